@@ -1,0 +1,362 @@
+package v1beta1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ExecMode is how scripts reach the machine.
+// +kubebuilder:validation:Enum=Raw;Verified
+type ExecMode string
+
+const (
+	// ExecModeRaw sends the rendered script to a root shell on the machine.
+	ExecModeRaw ExecMode = "Raw"
+	// ExecModeVerified sends a signed script to a shim on the machine, which runs only what its signers signed.
+	ExecModeVerified ExecMode = "Verified"
+)
+
+// HostState is the authoritative state of a host, and the value that claims compare and swap.
+// +kubebuilder:validation:Enum=Pending;Available;Claimed;InUse;Unhealthy;Leaving;Maintenance
+type HostState string
+
+const (
+	// HostPending has not been probed yet. An empty state means the same.
+	HostPending HostState = "Pending"
+	// HostAvailable may be claimed.
+	HostAvailable HostState = "Available"
+	// HostClaimed belongs to a NodeClaim and is being installed or joined.
+	HostClaimed HostState = "Claimed"
+	// HostInUse has run its join script for the claim.
+	HostInUse HostState = "InUse"
+	// HostUnhealthy is parked until a probe succeeds.
+	HostUnhealthy HostState = "Unhealthy"
+	// HostLeaving is running, or waiting to run, its leave script.
+	HostLeaving HostState = "Leaving"
+	// HostMaintenance is parked by MaintenanceAnnotation.
+	HostMaintenance HostState = "Maintenance"
+)
+
+// Condition types of an SSHHost.
+const (
+	// ConditionReady is True when the host can be claimed or serves a claim.
+	ConditionReady = "Ready"
+	// ConditionJoined is True while the machine is a member of the cluster for its claim.
+	ConditionJoined = "Joined"
+	// ConditionHostKeyVerified is False when the machine presented a host key that is not the pinned one.
+	ConditionHostKeyVerified = "HostKeyVerified"
+	// ConditionClockSynced is False when the machine's clock differs so much that certificates would be refused.
+	ConditionClockSynced = "ClockSynced"
+	// ConditionOwnedElsewhere is True when the machine says that another cluster, instance or SSHHost owns it.
+	ConditionOwnedElsewhere = "OwnedElsewhere"
+	// ConditionLeavePending is True when a claim ended but the leave script could not run; the host is not claimed before it did.
+	ConditionLeavePending = "LeavePending"
+)
+
+// Reasons of SSHHost conditions; part of the API.
+const (
+	ReasonProbeSucceeded       = "ProbeSucceeded"
+	ReasonProbeFailed          = "ProbeFailed"
+	ReasonAwaitingProbe        = "AwaitingProbe"
+	ReasonMaintenance          = "Maintenance"
+	ReasonLeaving              = "Leaving"
+	ReasonJoinFailed           = "JoinFailed"
+	ReasonLeaveFailed          = "LeaveFailed"
+	ReasonHostKeyMismatch      = "HostKeyMismatch"
+	ReasonHostKeyMatched       = "HostKeyMatched"
+	ReasonForeignKubelet       = "ForeignKubelet"
+	ReasonHostOwnedElsewhere   = "HostOwnedElsewhere"
+	ReasonClockSkewed          = "ClockSkewed"
+	ReasonClockInSync          = "ClockInSync"
+	ReasonNodeRegistered       = "NodeRegistered"
+	ReasonAwaitingRegistration = "AwaitingRegistration"
+	ReasonLeft                 = "Left"
+	ReasonBackoff              = "Backoff"
+)
+
+// OperationType is a kind of work on the machine.
+// +kubebuilder:validation:Enum=Install;Join;Leave;Probe
+type OperationType string
+
+// Operations that run on a machine.
+const (
+	OperationInstall OperationType = "Install"
+	OperationJoin    OperationType = "Join"
+	OperationLeave   OperationType = "Leave"
+	OperationProbe   OperationType = "Probe"
+)
+
+// SecretReference names a Secret in the host's namespace.
+// +structType=atomic
+type SecretReference struct {
+	// name of the Secret.
+	// +optional
+	// +kubebuilder:default=""
+	Name string `json:"name,omitempty"`
+}
+
+// SSHHostSpec describes a machine that exists and how to reach it.
+// +kubebuilder:validation:XValidation:rule="!has(self.execMode) || self.execMode != 'Verified' || (has(self.trustedSigners) && self.trustedSigners.size() > 0)",message="execMode Verified needs at least one entry in trustedSigners"
+type SSHHostSpec struct {
+	// address is the IP address or DNS name that the controller dials. It cannot be changed: a machine with another address is
+	// another SSHHost.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="address is immutable: delete this SSHHost and create one for the new address"
+	Address string `json:"address"`
+
+	// port of the machine's SSH server.
+	// +optional
+	// +kubebuilder:default=22
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// user to log in as. Every user but root needs sudo without a password.
+	// +optional
+	// +kubebuilder:default=root
+	// +kubebuilder:validation:MaxLength=32
+	User string `json:"user,omitempty"`
+
+	// sshKeySecretRef names the Secret, in this host's namespace, with the login key: `privateKey` (PEM, required), `passphrase`
+	// (if the key is encrypted) and `knownHost` (the pinned host keys: SHA256 fingerprints, public keys or known_hosts lines, one a line).
+	// Without `knownHost` the key seen first is recorded in status.hostKeyFingerprint and required from then on.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="sshKeySecretRef.name must name a Secret in the host's namespace"
+	SSHKeySecretRef SecretReference `json:"sshKeySecretRef"`
+
+	// nodeAddress is the IP address that the Node will report as its InternalIP, when it is not address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="nodeAddress must be an IPv4 or IPv6 address"
+	NodeAddress string `json:"nodeAddress,omitempty"`
+
+	// capacity of the machine as karpenter shall count it; cpu and memory are required. `pods` (default 110) and
+	// `ephemeral-storage` (default 20Gi) may be given, and any extended resource.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="'cpu' in self && 'memory' in self",message="capacity must give both cpu and memory"
+	Capacity corev1.ResourceList `json:"capacity"`
+
+	// execMode is how scripts reach the machine: Raw (the controller sends the script to a root shell) or Verified (a shim on the
+	// machine runs only scripts signed by trustedSigners).
+	// +optional
+	// +kubebuilder:default=Raw
+	ExecMode ExecMode `json:"execMode,omitempty"`
+
+	// trustedSigners are SSH public keys, one a line as in authorized_keys, whose signatures on scripts are accepted.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	TrustedSigners []string `json:"trustedSigners,omitempty"`
+
+	// shimCommand starts the shim in Verified mode. Default: /opt/kpssh/kpssh-shim
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	ShimCommand string `json:"shimCommand,omitempty"`
+}
+
+// ClaimReference is the lock on a host: one NodeClaim, by name and UID.
+type ClaimReference struct {
+	// name of the NodeClaim.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// uid of the NodeClaim.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+	// nodeClass of the NodeClaim, so that a leave needs no object but this host.
+	// +optional
+	NodeClass string `json:"nodeClass,omitempty"`
+	// instanceType that the claim was launched as.
+	// +optional
+	InstanceType string `json:"instanceType,omitempty"`
+	// claimedAt is when the host was claimed.
+	// +optional
+	ClaimedAt *metav1.Time `json:"claimedAt,omitempty"`
+}
+
+// HostOperation is what runs on the machine now.
+type HostOperation struct {
+	// type of the operation.
+	// +required
+	Type OperationType `json:"type"`
+	// started is when this attempt began.
+	// +required
+	Started metav1.Time `json:"started"`
+	// attempt counts from 1.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+	// deadline is when the machine itself ends this attempt.
+	// +optional
+	Deadline *metav1.Time `json:"deadline,omitempty"`
+	// message for people.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// HostFailures is a host's memory of failed joins, by which it is offered last and after a pause.
+type HostFailures struct {
+	// count of failed joins since the last that succeeded.
+	// +optional
+	Count int32 `json:"count,omitempty"`
+	// lastTime is when the last join failed.
+	// +optional
+	LastTime *metav1.Time `json:"lastTime,omitempty"`
+	// lastReason is why.
+	// +optional
+	LastReason string `json:"lastReason,omitempty"`
+	// notBefore is when the host may be offered again.
+	// +optional
+	NotBefore *metav1.Time `json:"notBefore,omitempty"`
+}
+
+// SSHHostStatus is written by the instance that owns the namespace, and by nobody else.
+type SSHHostStatus struct {
+	// state of the host: Pending, Available, Claimed, InUse, Unhealthy, Leaving or Maintenance. Empty means Pending.
+	// +optional
+	State HostState `json:"state,omitempty"`
+
+	// conditions: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere, LeavePending.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// claimRef names the NodeClaim that holds this host.
+	// +optional
+	ClaimRef *ClaimReference `json:"claimRef,omitempty"`
+
+	// claimEpoch counts claims. The machine refuses work of an older epoch, so that a controller which was cut off
+	// cannot act for a claim that has ended.
+	// +optional
+	ClaimEpoch int64 `json:"claimEpoch,omitempty"`
+
+	// operation is what runs on the machine now; empty when nothing does.
+	// +optional
+	Operation *HostOperation `json:"operation,omitempty"`
+
+	// installedProfile is `<profile>@<version>` of the install script that last succeeded on the machine.
+	// +optional
+	InstalledProfile string `json:"installedProfile,omitempty"`
+
+	// installedRevision names the ControllerRevision, in this namespace, that keeps the scripts of installedProfile: the leave
+	// script that fits what is on the machine.
+	// +optional
+	InstalledRevision string `json:"installedRevision,omitempty"`
+
+	// bootstrapTokenID is the public half of the bootstrap token of the join in flight.
+	// +optional
+	// +kubebuilder:validation:MaxLength=6
+	BootstrapTokenID string `json:"bootstrapTokenID,omitempty"`
+
+	// providerID of the Node: kpssh://<namespace>/<name>, or the one that an agent on the machine chose.
+	// +optional
+	ProviderID string `json:"providerID,omitempty"`
+
+	// hostKeyFingerprint is the host key seen first, `SHA256:<43 characters>`, required from then on where nothing is pinned.
+	// +optional
+	HostKeyFingerprint string `json:"hostKeyFingerprint,omitempty"`
+
+	// observedCapacity is cpu and memory as the last probe counted them.
+	// +optional
+	ObservedCapacity corev1.ResourceList `json:"observedCapacity,omitempty"`
+
+	// observedArch is the machine's architecture as Kubernetes spells it: amd64, arm64.
+	// +optional
+	ObservedArch string `json:"observedArch,omitempty"`
+
+	// observedGeneration is the generation that was last probed.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// lastProbeTime is when the last probe ended.
+	// +optional
+	LastProbeTime *metav1.Time `json:"lastProbeTime,omitempty"`
+
+	// lastProbeError is why the last probe, join or leave failed.
+	// +optional
+	LastProbeError string `json:"lastProbeError,omitempty"`
+
+	// failures remembers failed joins.
+	// +optional
+	Failures *HostFailures `json:"failures,omitempty"`
+}
+
+// SSHHost is a machine that exists, can be reached by SSH, and can be made to join the cluster.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=sshhosts,scope=Namespaced,shortName=sshh,categories=karpenter
+// +kubebuilder:selectablefield:JSONPath=.status.state
+// +kubebuilder:selectablefield:JSONPath=.status.claimRef.uid
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=".spec.address"
+// +kubebuilder:printcolumn:name="Class",type=string,JSONPath=".metadata.labels.karpenter\\.dklesev\\.github\\.io/host-class"
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=".status.state"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type==\"Ready\")].status"
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=".status.operation.type"
+// +kubebuilder:printcolumn:name="Since",type=date,JSONPath=".status.operation.started"
+// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=".status.claimRef.name"
+// +kubebuilder:printcolumn:name="Installed",type=string,JSONPath=".status.installedProfile"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+type SSHHost struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec describes the machine and how to reach it.
+	// +optional
+	Spec SSHHostSpec `json:"spec,omitzero"`
+	// status is what the controller knows about the machine.
+	// +optional
+	Status SSHHostStatus `json:"status,omitzero"`
+}
+
+// SSHHostList is a list of SSHHosts.
+// +kubebuilder:object:root=true
+type SSHHostList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SSHHost `json:"items"`
+}
+
+// HostClass is the host's class label, or DefaultHostClass.
+func (h *SSHHost) HostClass() string {
+	if class := h.Labels[HostClassLabel]; class != "" {
+		return class
+	}
+	return DefaultHostClass
+}
+
+// StaticProviderID is kpssh://<namespace>/<name>: known before the machine is touched, and never changing.
+func (h *SSHHost) StaticProviderID() string {
+	return ProviderIDScheme + h.Namespace + "/" + h.Name
+}
+
+// EffectiveProviderID is the adopted provider ID if there is one, else the static one.
+func (h *SSHHost) EffectiveProviderID() string {
+	if h.Status.ProviderID != "" {
+		return h.Status.ProviderID
+	}
+	return h.StaticProviderID()
+}
+
+// NodeIP is the address that the Node is expected to report: nodeAddress, else address.
+func (h *SSHHost) NodeIP() string {
+	if h.Spec.NodeAddress != "" {
+		return h.Spec.NodeAddress
+	}
+	return h.Spec.Address
+}
+
+// InMaintenance tells whether MaintenanceAnnotation is present.
+func (h *SSHHost) InMaintenance() bool {
+	_, found := h.Annotations[MaintenanceAnnotation]
+	return found
+}
+
+// ClaimedBy tells whether the host is held for this NodeClaim. A claim recorded without a UID matches by name alone.
+func (h *SSHHost) ClaimedBy(name string, uid types.UID) bool {
+	ref := h.Status.ClaimRef
+	return ref != nil && ref.Name == name && (ref.UID == "" || uid == "" || ref.UID == uid)
+}

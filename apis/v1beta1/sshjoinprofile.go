@@ -1,0 +1,108 @@
+package v1beta1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Scripts of a profile: bash, or Go templates that render to bash.
+type Scripts struct {
+	// install prepares the machine: packages, images, files. It must be idempotent; it runs once per profile version, before the first join.
+	// +required
+	// +kubebuilder:validation:MaxLength=262144
+	Install string `json:"install"`
+	// join makes the machine a node. It must be idempotent; it runs for every claim.
+	// +required
+	// +kubebuilder:validation:MaxLength=262144
+	Join string `json:"join"`
+	// leave undoes join and stops and disables what would make the machine join again by itself. It gets KPSSH_HOST_ADDRESS and
+	// KPSSH_NODE_ADDRESS only, for it must work when class and Secrets are gone.
+	// +required
+	// +kubebuilder:validation:MaxLength=262144
+	Leave string `json:"leave"`
+	// uninstall undoes install. The controller never runs it; it is for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=262144
+	Uninstall string `json:"uninstall,omitempty"`
+}
+
+// Signatures of the scripts, armored SSHSIG in namespace `kpssh`; needed for hosts in Verified mode.
+type Signatures struct {
+	// install script's signature.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Install string `json:"install,omitempty"`
+	// join script's signature.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Join string `json:"join,omitempty"`
+	// leave script's signature.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Leave string `json:"leave,omitempty"`
+	// uninstall script's signature.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	Uninstall string `json:"uninstall,omitempty"`
+}
+
+// Timeouts of the phases, such as 90s, 10m or 1h30m.
+type Timeouts struct {
+	// install may take this long. Default: 10m
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Install *metav1.Duration `json:"install,omitempty"`
+	// join may take this long. Default: 5m
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Join *metav1.Duration `json:"join,omitempty"`
+	// leave may take this long. Default: 3m
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Leave *metav1.Duration `json:"leave,omitempty"`
+}
+
+// SSHJoinProfileSpec holds the scripts of one way to join.
+type SSHJoinProfileSpec struct {
+	// version of the scripts. A new version is installed at a host's next join, and nodes with an older one drift. Editing scripts
+	// without a new version changes nothing on machines that have it installed.
+	// +optional
+	// +kubebuilder:default="1"
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]{1,63}$`
+	Version string `json:"version,omitempty"`
+	// scripts of the phases.
+	// +required
+	Scripts Scripts `json:"scripts"`
+	// signatures of the scripts.
+	// +optional
+	Signatures Signatures `json:"signatures,omitzero"`
+	// timeouts of the phases.
+	// +optional
+	Timeouts Timeouts `json:"timeouts,omitzero"`
+}
+
+// SSHJoinProfile is a set of scripts that make machines join the cluster and leave it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=sshjoinprofiles,scope=Cluster,shortName=sjp,categories=karpenter
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=".spec.version"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+type SSHJoinProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec holds the scripts.
+	// +optional
+	Spec SSHJoinProfileSpec `json:"spec,omitzero"`
+}
+
+// SSHJoinProfileList is a list of SSHJoinProfiles.
+// +kubebuilder:object:root=true
+type SSHJoinProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SSHJoinProfile `json:"items"`
+}
+
+// Marker is `<profile>@<version>`, as SSHHost.status.installedProfile records it.
+func (p *SSHJoinProfile) Marker() string { return p.Name + "@" + p.Spec.Version }

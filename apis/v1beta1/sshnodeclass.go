@@ -1,0 +1,242 @@
+package v1beta1
+
+import (
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProviderIDSource is where a Node's provider ID comes from.
+// +kubebuilder:validation:Enum=Static;Adopt
+type ProviderIDSource string
+
+const (
+	// ProviderIDStatic passes kpssh://<namespace>/<name> to the kubelet.
+	ProviderIDStatic ProviderIDSource = "Static"
+	// ProviderIDAdopt takes over the ID that an agent on the machine (nodeadm, for one) gives the Node.
+	ProviderIDAdopt ProviderIDSource = "Adopt"
+)
+
+// Reasons of an SSHNodeClass's Ready condition; part of the API.
+const (
+	ReasonProfileNotFound    = "ProfileNotFound"
+	ReasonProfileInvalid     = "ProfileInvalid"
+	ReasonSelectorError      = "SelectorError"
+	ReasonNoHosts            = "NoHosts"
+	ReasonJoinSecretNotFound = "JoinSecretNotFound"
+	ReasonJoinSecretInvalid  = "JoinSecretInvalid"
+	ReasonClusterUnknown     = "ClusterUnknown"
+	ReasonDeleting           = "Deleting"
+)
+
+// ProfileReference names an SSHJoinProfile.
+// +structType=atomic
+type ProfileReference struct {
+	// name of the SSHJoinProfile.
+	// +optional
+	// +kubebuilder:default=""
+	Name string `json:"name,omitempty"`
+}
+
+// ClusterSpec overrides what machines are told about the cluster.
+type ClusterSpec struct {
+	// endpoint is the API server's URL as machines reach it, https only.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^https://.+$`
+	Endpoint string `json:"endpoint"`
+	// caBundle is the PEM bundle, base64 in YAML, that signs the API server's certificate. Default: the one in ConfigMap
+	// kube-public/cluster-info.
+	// +optional
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle []byte `json:"caBundle,omitempty"`
+}
+
+// PodsReady opens a gate when enough pods of a selector are ready on the node.
+type PodsReady struct {
+	// namespace of the pods.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// selector of the pods; must not be empty.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="selector must have matchLabels or matchExpressions"
+	Selector metav1.LabelSelector `json:"selector"`
+	// minReady is how many pods must be ready on the node.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	MinReady int32 `json:"minReady,omitempty"`
+}
+
+// NodeConditionIs opens a gate when a condition of the Node has a status.
+type NodeConditionIs struct {
+	// type of the Node's condition.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=316
+	Type string `json:"type"`
+	// status that opens the gate. A condition that is absent keeps it closed.
+	// +optional
+	// +kubebuilder:default="True"
+	// +kubebuilder:validation:Enum="True";"False";Unknown
+	Status corev1.ConditionStatus `json:"status,omitempty"`
+}
+
+// RemoveWhen says when a startup taint goes.
+// +kubebuilder:validation:XValidation:rule="(has(self.podsReady) ? 1 : 0) + (has(self.nodeCondition) ? 1 : 0) == 1",message="exactly one of podsReady and nodeCondition must be set"
+type RemoveWhen struct {
+	// podsReady opens the gate when enough pods are ready on the node.
+	// +optional
+	PodsReady *PodsReady `json:"podsReady,omitempty"`
+	// nodeCondition opens the gate when a condition of the Node has a status.
+	// +optional
+	NodeCondition *NodeConditionIs `json:"nodeCondition,omitempty"`
+}
+
+// StartupTaintGate removes a startup taint when something is ready.
+type StartupTaintGate struct {
+	// taintKey of the startup taint, which the NodePool must list in startupTaints too.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`
+	TaintKey string `json:"taintKey"`
+	// removeWhen says when the taint goes.
+	// +required
+	RemoveWhen RemoveWhen `json:"removeWhen"`
+}
+
+// SSHNodeClassSpec says which machines a NodePool may use, how they join, and which instance does the work.
+type SSHNodeClassSpec struct {
+	// instance names the controller instance that owns this class and all that follows from it. It cannot be changed: objects are never
+	// handed over between instances. Create a class for the other instance, then drain this one.
+	// +optional
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="instance is immutable: create a class for the other instance, move the NodePools' workloads, then delete this class"
+	Instance string `json:"instance,omitempty"`
+
+	// hostSelector selects SSHHosts of the instance's pool namespace by label. Unset or empty: all.
+	// +optional
+	// +structType=atomic
+	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
+
+	// joinProfileRef names the SSHJoinProfile whose scripts make machines join and leave.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="joinProfileRef.name must name an SSHJoinProfile"
+	JoinProfileRef ProfileReference `json:"joinProfileRef"`
+
+	// vars are passed to the scripts as KPSSH_VAR_<key>.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",message="keys of vars must be shell identifiers"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 2048)",message="values of vars must not exceed 2048 characters"
+	Vars map[string]string `json:"vars,omitempty"`
+
+	// joinSecretRef names a Secret in the instance's pool namespace whose entries are passed to the scripts as KPSSH_SECRET_<KEY>.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="joinSecretRef.name must name a Secret in the pool namespace"
+	JoinSecretRef *SecretReference `json:"joinSecretRef,omitempty"`
+
+	// providerIDSource is Static (the controller chooses the Node's provider ID) or Adopt (an agent on the machine does).
+	// +optional
+	// +kubebuilder:default=Static
+	ProviderIDSource ProviderIDSource `json:"providerIDSource,omitempty"`
+
+	// pricePerCPUHour is the price karpenter compares instance types by: cores times this, per hour, in any one currency.
+	// +optional
+	// +kubebuilder:default="0.02"
+	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?$`
+	PricePerCPUHour string `json:"pricePerCPUHour,omitempty"`
+
+	// kubeReserved is what the kubelet and the system keep for themselves. Default: 80m cpu, 300Mi memory; a value given here replaces
+	// the default whole.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="kubeReserved may give cpu, memory and ephemeral-storage only"
+	KubeReserved corev1.ResourceList `json:"kubeReserved,omitempty"`
+
+	// maxPods a node may run. Default: the host's capacity.pods, else 110.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	MaxPods *int32 `json:"maxPods,omitempty"`
+
+	// zone of the class's hosts, for those without a topology.kubernetes.io/zone label of their own. Default: pool
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
+	Zone string `json:"zone,omitempty"`
+
+	// cluster overrides what machines are told about the API server. Default: ConfigMap kube-public/cluster-info.
+	// +optional
+	Cluster *ClusterSpec `json:"cluster,omitempty"`
+
+	// startupTaintGates remove startup taints when something on the node is ready.
+	// +optional
+	// +listType=map
+	// +listMapKey=taintKey
+	// +kubebuilder:validation:MaxItems=16
+	StartupTaintGates []StartupTaintGate `json:"startupTaintGates,omitempty"`
+}
+
+// SSHNodeClassStatus is written by the instance that owns the class.
+type SSHNodeClassStatus struct {
+	// conditions; Ready says whether NodePools may launch nodes with this class.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []status.Condition `json:"conditions,omitempty"`
+	// hosts is the number of SSHHosts that the class selects.
+	// +optional
+	Hosts int32 `json:"hosts,omitempty"`
+	// free is how many of them could be claimed now.
+	// +optional
+	Free int32 `json:"free,omitempty"`
+}
+
+// SSHNodeClass is what a NodePool's nodeClassRef names.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=sshnodeclasses,scope=Cluster,shortName=snc,categories=karpenter
+// +kubebuilder:selectablefield:JSONPath=.spec.instance
+// +kubebuilder:printcolumn:name="Instance",type=string,JSONPath=".spec.instance"
+// +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=".spec.joinProfileRef.name"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=".status.conditions[?(@.type==\"Ready\")].status"
+// +kubebuilder:printcolumn:name="Hosts",type=integer,JSONPath=".status.hosts"
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=".status.free"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+type SSHNodeClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says which machines may be used, how they join, and which instance does the work.
+	// +optional
+	Spec SSHNodeClassSpec `json:"spec,omitzero"`
+	// status is what the owning instance found.
+	// +optional
+	Status SSHNodeClassStatus `json:"status,omitzero"`
+}
+
+// SSHNodeClassList is a list of SSHNodeClasses.
+// +kubebuilder:object:root=true
+type SSHNodeClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SSHNodeClass `json:"items"`
+}
+
+// GetConditions implements status.Object.
+func (c *SSHNodeClass) GetConditions() []status.Condition { return c.Status.Conditions }
+
+// SetConditions implements status.Object.
+func (c *SSHNodeClass) SetConditions(conditions []status.Condition) { c.Status.Conditions = conditions }
+
+// StatusConditions implements status.Object. Ready has no dependent conditions: its reason is the one to act on.
+func (c *SSHNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions().For(c, opts...)
+}
