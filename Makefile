@@ -1,0 +1,75 @@
+# Every tool is pinned and run from its Go module; nothing is installed on the machine but what `make e2e-deps` says.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# go.mod asks for a newer toolchain than most machines have: let go fetch it. One set of flags for build, test and lint, so
+# that they share one build cache.
+export GOTOOLCHAIN := auto
+export GOFLAGS := -trimpath -buildvcs=false
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMAGE   ?= ghcr.io/kpssh/karpenter-provider-ssh:$(VERSION)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+CRDS    := charts/karpenter-provider-ssh/crds
+
+GO_VERSION     := $(shell awk '$$1 == "go" {print $$2}' go.mod)
+CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
+GOLANGCI_LINT  := GOTOOLCHAIN=go$(GO_VERSION)+auto go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+export CONTROLLER_GEN GOLANGCI_LINT CRDS
+
+.PHONY: help
+help: ## Say what every target does.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Scale simulated machines up and down on this computer: no root, no Docker. KEEP=1 leaves it up to explore.
+	go run ./test/lab/cmd/demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: ## Run the unit and integration tests (etcd and kube-apiserver are built on first use). RUN=regexp PKG=./pkg/x narrow it.
+	hack/test.sh $(PKG)
+
+.PHONY: e2e
+e2e: ## Run the end-to-end suite on real machines in systemd-nspawn. Needs root; see e2e-deps.
+	hack/e2e.sh
+
+.PHONY: bench
+bench: ## Run the benchmarks and the scale suite; print figures.
+	hack/bench.sh
+
+.PHONY: build
+build: ## Build the controller and the other commands into bin/.
+	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## Write deepcopy functions and CRDs from apis/.
+	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
+
+.PHONY: verify
+verify: ## Check generated files, formatting, vet, lint, module files and scripts.
+	hack/verify.sh
+
+.PHONY: lint
+lint: ## Run golangci-lint alone (its first build takes minutes).
+	$(GOLANGCI_LINT) run ./...
+
+.PHONY: image
+image: ## Build the container image: static, non-root, nothing but the binary.
+	docker build --build-arg VERSION=$(VERSION) --build-arg GO_VERSION=$(GO_VERSION) -t $(IMAGE) .
+
+.PHONY: install
+install: ## Install the CRDs into the current kubectl context; karpenter.sh CRDs that exist stay as they are.
+	hack/install-crds.sh all
+
+.PHONY: install-shared
+install-shared: ## Install or update this project's own CRDs only.
+	hack/install-crds.sh own
+
+.PHONY: e2e-deps
+e2e-deps: ## Install the Debian packages that e2e and verify need. Needs root.
+	hack/e2e-deps.sh
+
+.PHONY: clean
+clean: ## Remove bin/ and test leftovers; keep the caches.
+	rm -rf bin .cache *.test *.out

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs the Go benchmarks of all packages, then the scale suite where there is one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=hack/section.sh
+source hack/section.sh
+export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
+trap section_end EXIT
+
+section "etcd, kube-apiserver: from Go modules, cached"
+KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(go run ./test/lab/cmd/lab binaries)}
+export KUBEBUILDER_ASSETS
+
+section "Go benchmarks"
+mapfile -t packages < <(git grep -l '^func Benchmark' -- 'apis/*_test.go' 'pkg/*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+if ((${#packages[@]} > 0)); then
+  go test -run '^$' -bench . -benchmem "${packages[@]}"
+else
+  echo "no package has benchmarks"
+fi
+
+if [[ -d test/bench ]]; then
+  section "scale suite: simulated machines by the hundred"
+  go test -tags bench -count=1 -timeout 60m -v ./test/bench/...
+fi

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the e2e suite and `make verify` need, and only those that are missing.
+set -euo pipefail
+
+packages=(
+  debootstrap       # the machines' root file system
+  systemd-container # systemd-nspawn boots them
+  iproute2          # network namespaces are the segments
+  openssh-client    # ssh-keygen
+  zstd              # the root file system's cache
+  shellcheck        # make verify
+)
+missing=()
+for package in "${packages[@]}"; do
+  [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  echo "all packages are there: ${packages[*]}"
+  exit 0
+fi
+if ((EUID != 0)); then
+  echo "missing: ${missing[*]}. Run this as root, or: sudo apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+echo "installing: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+apt-get install -q -y --no-install-recommends "${missing[@]}"

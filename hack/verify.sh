@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Checks that what is generated is up to date, and what machines can judge about the rest. Runs every check, then reports.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=hack/section.sh
+source hack/section.sh
+export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
+: "${CONTROLLER_GEN:?run this as: make verify}" "${GOLANGCI_LINT:?}" "${CRDS:?}"
+
+scratch=$(mktemp -d)
+failed=()
+verdict() {
+  local code=$?
+  section_end
+  rm -rf "$scratch"
+  if ((code == 0)); then
+    printf '\nPASS: verify, %s\n' "$(elapsed 0)"
+  else
+    printf '\nFAIL: verify, %s: %s\n' "$(elapsed 0)" "${failed[*]:-the script itself}"
+  fi
+}
+trap verdict EXIT
+
+# check NAME COMMAND...: runs a check and remembers its name when it fails.
+check() {
+  section "$1"
+  "${@:2}" || failed+=("$1;")
+}
+
+generated() {
+  mkdir -p "$scratch/crds" "$scratch/deepcopy"
+  $CONTROLLER_GEN object:headerFile=/dev/null paths=./apis/... output:object:dir="$scratch/deepcopy" \
+    crd:headerFile=/dev/null output:crd:dir="$scratch/crds" || return
+  if ! diff -u apis/v1beta1/zz_generated.deepcopy.go "$scratch/deepcopy/zz_generated.deepcopy.go" ||
+    ! diff -ru "$CRDS" "$scratch/crds"; then
+    echo "generated files are out of date: run make generate and commit" >&2
+    return 1
+  fi
+}
+
+formatted() {
+  local files
+  files=$(git ls-files -z '*.go' | xargs -0 gofmt -l)
+  [[ -z $files ]] || {
+    printf 'run gofmt -w on:\n%s\n' "$files" >&2
+    return 1
+  }
+}
+
+tidy() {
+  go mod tidy -diff && (cd test/lab/kubebin && go mod tidy -diff)
+}
+
+lint() {
+  # The variable holds a command line with its environment.
+  bash -c "$GOLANGCI_LINT run ./..."
+}
+
+scripts() {
+  if ! command -v shellcheck >/dev/null; then
+    echo "shellcheck is not installed (make e2e-deps): not checked"
+    return
+  fi
+  git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x
+}
+
+check "generated files" generated
+check "gofmt" formatted
+check "go vet, tagged suites too" go vet -tags=e2e,bench ./...
+check "go mod tidy" tidy
+check "shellcheck" scripts
+check "golangci-lint (its first build takes minutes)" lint
+((${#failed[@]} == 0))
