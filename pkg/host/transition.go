@@ -1,0 +1,140 @@
+package host
+
+import (
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+)
+
+const (
+	// failureBackoff is the pause after a host's first failed join; it doubles with each further failure, because a host that
+	// fails again at once would starve the others of claims.
+	failureBackoff    = 30 * time.Second
+	maxFailureBackoff = 30 * time.Minute
+)
+
+// MarkClaimed gives a claimable host to a NodeClaim and starts a new epoch.
+func MarkClaimed(h *v1beta1.SSHHost, ref v1beta1.ClaimReference, now time.Time) {
+	claimedAt := metav1.NewTime(now)
+	ref.ClaimedAt = &claimedAt
+	h.Status.State = v1beta1.HostClaimed
+	h.Status.ClaimRef = &ref
+	// The wall clock lifts the epoch over what a machine remembers when the status was lost; order within one status does not rest on it.
+	h.Status.ClaimEpoch = max(h.Status.ClaimEpoch+1, now.Unix())
+	h.Status.Operation = nil
+	h.Status.BootstrapTokenID = ""
+	h.Status.ProviderID = ""
+	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionJoined)
+}
+
+// MarkInstalling records that the install script is about to run.
+func MarkInstalling(h *v1beta1.SSHHost, attempt int32, deadline, now time.Time) {
+	h.Status.Operation = operation(v1beta1.OperationInstall, attempt, deadline, now)
+}
+
+// MarkJoining records, before the machine is told to join, what a successor of this process needs to undo it: the token's ID,
+// and the revision whose leave script fits.
+func MarkJoining(h *v1beta1.SSHHost, marker, revision, tokenID, fingerprint string, attempt int32, deadline, now time.Time) {
+	h.Status.InstalledProfile, h.Status.InstalledRevision = marker, revision
+	h.Status.BootstrapTokenID = tokenID
+	markPin(h, fingerprint)
+	h.Status.Operation = operation(v1beta1.OperationJoin, attempt, deadline, now)
+	SetCondition(h, now, v1beta1.ConditionJoined, metav1.ConditionFalse, string(v1beta1.OperationJoin), "the join script is running")
+}
+
+// MarkJoined records that the join script succeeded.
+func MarkJoined(h *v1beta1.SSHHost, providerID string, now time.Time) {
+	h.Status.State = v1beta1.HostInUse
+	h.Status.ProviderID = providerID
+	h.Status.Operation = nil
+	h.Status.LastProbeError = ""
+	SetCondition(h, now, v1beta1.ConditionJoined, metav1.ConditionFalse, v1beta1.ReasonAwaitingRegistration, "the join script succeeded; waiting for the Node to appear")
+}
+
+// MarkRegistered records that the Node appeared and the bootstrap token is gone.
+func MarkRegistered(h *v1beta1.SSHHost, node string, now time.Time) {
+	h.Status.BootstrapTokenID = ""
+	h.Status.Failures = nil
+	SetCondition(h, now, v1beta1.ConditionJoined, metav1.ConditionTrue, v1beta1.ReasonNodeRegistered, "Node "+node)
+}
+
+// MarkLeaving ends a claim's use of the host but keeps the claim until the machine has left.
+func MarkLeaving(h *v1beta1.SSHHost) {
+	h.Status.State = v1beta1.HostLeaving
+	h.Status.Operation = nil
+}
+
+// MarkLeaveRunning records that the leave script is about to run.
+func MarkLeaveRunning(h *v1beta1.SSHHost, attempt int32, deadline, now time.Time) {
+	h.Status.Operation = operation(v1beta1.OperationLeave, attempt, deadline, now)
+}
+
+// Release says what becomes of a host whose claim ends.
+type Release struct {
+	// State to go to: Available, Unhealthy or Pending.
+	State v1beta1.HostState
+	// Reason and Message, for Unhealthy: what happened and what to do about it.
+	Reason, Message string
+	// Failed counts a failed join, after which the host is offered last and not before a pause.
+	Failed bool
+	// LeavePending keeps the host from being claimed until its leave script ran.
+	LeavePending bool
+}
+
+// MarkReleased clears the claim. The bootstrap token must be gone by now.
+func MarkReleased(h *v1beta1.SSHHost, r Release, now time.Time) {
+	h.Status.State = r.State
+	h.Status.ClaimRef = nil
+	h.Status.Operation = nil
+	h.Status.BootstrapTokenID = ""
+	h.Status.ProviderID = ""
+	h.Status.LastProbeError = r.Message
+	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionJoined)
+	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionLeavePending)
+	if r.LeavePending {
+		SetCondition(h, now, v1beta1.ConditionLeavePending, metav1.ConditionTrue, r.Reason, r.Message)
+	}
+	if r.Failed {
+		markFailure(h, r.Reason, now)
+	}
+	if r.State == v1beta1.HostUnhealthy {
+		SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, r.Reason, r.Message)
+	}
+}
+
+// MarkUnhealthy parks an unclaimed host, with a reason and a message that says what to do.
+func MarkUnhealthy(h *v1beta1.SSHHost, reason, message string, now time.Time) {
+	h.Status.State = v1beta1.HostUnhealthy
+	h.Status.LastProbeError = message
+	SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, reason, message)
+}
+
+func markFailure(h *v1beta1.SSHHost, reason string, now time.Time) {
+	failures := v1beta1.HostFailures{}
+	if h.Status.Failures != nil {
+		failures = *h.Status.Failures
+	}
+	pause := maxFailureBackoff
+	if failures.Count < 6 {
+		pause = min(maxFailureBackoff, failureBackoff<<failures.Count)
+	}
+	failures.Count++
+	failures.LastTime = new(metav1.NewTime(now))
+	failures.LastReason = reason
+	failures.NotBefore = new(metav1.NewTime(now.Add(pause)))
+	h.Status.Failures = &failures
+}
+
+// markPin records the host key seen first; a recorded one is never replaced here.
+func markPin(h *v1beta1.SSHHost, fingerprint string) {
+	if h.Status.HostKeyFingerprint == "" {
+		h.Status.HostKeyFingerprint = fingerprint
+	}
+}
+
+func operation(kind v1beta1.OperationType, attempt int32, deadline, now time.Time) *v1beta1.HostOperation {
+	return &v1beta1.HostOperation{Type: kind, Attempt: attempt, Started: metav1.NewTime(now), Deadline: new(metav1.NewTime(deadline))}
+}

@@ -1,0 +1,66 @@
+// Package metrics holds every metric of this project: name, help and labels in one place. It decides nothing.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// durationBuckets span a probe of a quarter second to an install of ten minutes.
+var durationBuckets = []float64{0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600}
+
+var (
+	// HostWriteConflicts counts status writes of SSHHosts that lost against another writer and were decided anew.
+	HostWriteConflicts = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kpssh_host_write_conflicts_total",
+		Help: "Status writes of SSHHosts that conflicted with another writer and were decided anew.",
+	})
+	// ClaimConflicts counts claims that lost a host to another writer.
+	ClaimConflicts = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kpssh_claim_conflicts_total",
+		Help: "Claims that lost a host to another writer and went on to the next host.",
+	})
+	// PhaseDuration is how long phases on machines took.
+	PhaseDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "kpssh_instance_phase_duration_seconds",
+		Help:    "Duration of a phase on a machine, by phase (install, join, leave) and outcome (success, error).",
+		Buckets: durationBuckets,
+	}, []string{"phase", "outcome"})
+	// PhaseFailures counts failed phases by whose fault it was and why.
+	PhaseFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kpssh_phase_failures_total",
+		Help: "Failed phases, by phase, blame (configuration, host, network, cluster) and reason.",
+	}, []string{"phase", "blame", "reason"})
+	// ProbeDuration is how long probes took.
+	ProbeDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "kpssh_host_probe_duration_seconds",
+		Help:    "Duration of a probe, by outcome (success, error).",
+		Buckets: durationBuckets,
+	}, []string{"outcome"})
+	// Handshakes counts SSH connections that were opened, by purpose and outcome.
+	Handshakes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kpssh_ssh_handshakes_total",
+		Help: "SSH connections opened, by purpose (join, leave, probe) and outcome (success, error).",
+	}, []string{"purpose", "outcome"})
+	// ZombieActions counts what was done about kubelets that run on unclaimed hosts.
+	ZombieActions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kpssh_host_zombie_actions_total",
+		Help: "What was done about kubelets on unclaimed hosts (left, parked_foreign, leave_failed).",
+	}, []string{"action"})
+	// ClaimToJoined is the time from a claim to the end of its join script.
+	ClaimToJoined = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "kpssh_claim_to_joined_seconds",
+		Help:    "Time from a host's claim to the end of its join script.",
+		Buckets: durationBuckets,
+	})
+	// OperationsRunning is how many operations run on machines now.
+	OperationsRunning = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kpssh_operations_running",
+		Help: "Joins and leaves that are running on machines now.",
+	})
+)
+
+func init() {
+	crmetrics.Registry.MustRegister(HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes,
+		ZombieActions, ClaimToJoined, OperationsRunning)
+}
