@@ -90,7 +90,7 @@ const (
 // SecretReference names a Secret in the host's namespace.
 // +structType=atomic
 type SecretReference struct {
-	// name of the Secret.
+	// name of the Secret. It must not be empty.
 	// +optional
 	// +kubebuilder:default=""
 	Name string `json:"name,omitempty"`
@@ -107,14 +107,14 @@ type SSHHostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="address is immutable: delete this SSHHost and create one for the new address"
 	Address string `json:"address"`
 
-	// port of the machine's SSH server.
+	// port is the TCP port of the machine's SSH server, 1 to 65535. Default: 22.
 	// +optional
 	// +kubebuilder:default=22
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// user to log in as. Every user but root needs sudo without a password.
+	// user to log in as, up to 32 characters. Every user but root needs sudo without a password. Default: root.
 	// +optional
 	// +kubebuilder:default=root
 	// +kubebuilder:validation:MaxLength=32
@@ -127,30 +127,32 @@ type SSHHostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="sshKeySecretRef.name must name a Secret in the host's namespace"
 	SSHKeySecretRef SecretReference `json:"sshKeySecretRef"`
 
-	// nodeAddress is the IP address that the Node will report as its InternalIP, when it is not address.
+	// nodeAddress is the IPv4 or IPv6 address that the Node will report as its InternalIP, when it differs from address.
+	// Default: address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="nodeAddress must be an IPv4 or IPv6 address"
 	NodeAddress string `json:"nodeAddress,omitempty"`
 
-	// capacity of the machine as karpenter shall count it; cpu and memory are required. `pods` (default 110) and
-	// `ephemeral-storage` (default 20Gi) may be given, and any extended resource.
+	// capacity of the machine as karpenter shall count it: Kubernetes quantities by resource name. `cpu` (cores) and `memory` (bytes)
+	// are required. `pods` (default: 110), `ephemeral-storage` (bytes, default: 20Gi) and any extended resource may be given.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="'cpu' in self && 'memory' in self",message="capacity must give both cpu and memory"
 	Capacity corev1.ResourceList `json:"capacity"`
 
 	// execMode is how scripts reach the machine: Raw (the controller sends the script to a root shell) or Verified (a shim on the
-	// machine runs only scripts signed by trustedSigners).
+	// machine runs only scripts signed by trustedSigners). Default: Raw.
 	// +optional
 	// +kubebuilder:default=Raw
 	ExecMode ExecMode `json:"execMode,omitempty"`
 
-	// trustedSigners are SSH public keys, one a line as in authorized_keys, whose signatures on scripts are accepted.
+	// trustedSigners are the SSH public keys, each as in a line of authorized_keys, whose signatures on scripts are accepted. At most
+	// 16; Verified mode needs at least one. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	TrustedSigners []string `json:"trustedSigners,omitempty"`
 
-	// shimCommand starts the shim in Verified mode. Default: /opt/kpssh/kpssh-shim
+	// shimCommand is the command line that starts the shim in Verified mode. Default: /opt/kpssh/kpssh-shim.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	ShimCommand string `json:"shimCommand,omitempty"`
@@ -163,51 +165,51 @@ type ClaimReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid of the NodeClaim.
+	// uid of the NodeClaim, which tells it from a later one of the same name.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
 	// nodeClass of the NodeClaim, so that a leave needs no object but this host.
 	// +optional
 	NodeClass string `json:"nodeClass,omitempty"`
-	// instanceType that the claim was launched as.
+	// instanceType is the karpenter instance type that the claim was launched as.
 	// +optional
 	InstanceType string `json:"instanceType,omitempty"`
-	// claimedAt is when the host was claimed.
+	// claimedAt is when the host was claimed (RFC 3339 time).
 	// +optional
 	ClaimedAt *metav1.Time `json:"claimedAt,omitempty"`
 }
 
 // HostOperation is what runs on the machine now.
 type HostOperation struct {
-	// type of the operation.
+	// type of the operation: Install, Join, Leave or Probe.
 	// +required
 	Type OperationType `json:"type"`
-	// started is when this attempt began.
+	// started is when this attempt began (RFC 3339 time).
 	// +required
 	Started metav1.Time `json:"started"`
-	// attempt counts from 1.
+	// attempt counts the tries of this operation from 1.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
-	// deadline is when the machine itself ends this attempt.
+	// deadline is when the machine itself ends this attempt (RFC 3339 time).
 	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
-	// message for people.
+	// message says in words what is going on, and what went wrong in the attempt before.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
 // HostFailures is a host's memory of failed joins, by which it is offered last and after a pause.
 type HostFailures struct {
-	// count of failed joins since the last that succeeded.
+	// count of failed joins since the last one that succeeded.
 	// +optional
 	Count int32 `json:"count,omitempty"`
-	// lastTime is when the last join failed.
+	// lastTime is when the last join failed (RFC 3339 time).
 	// +optional
 	LastTime *metav1.Time `json:"lastTime,omitempty"`
-	// lastReason is why.
+	// lastReason is why it failed, one CamelCase word.
 	// +optional
 	LastReason string `json:"lastReason,omitempty"`
-	// notBefore is when the host may be offered again.
+	// notBefore is the time before which the host is not offered again (RFC 3339 time). Unset: it may be offered now.
 	// +optional
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
 }
@@ -218,17 +220,17 @@ type SSHHostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere, LeavePending.
+	// conditions say why the host is in its state. Types: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere and LeavePending.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// claimRef names the NodeClaim that holds this host.
+	// claimRef names the NodeClaim that holds this host. Unset: nobody does.
 	// +optional
 	ClaimRef *ClaimReference `json:"claimRef,omitempty"`
 
-	// claimEpoch counts claims. The machine refuses work of an older epoch, so that a controller which was cut off
+	// claimEpoch counts the claims on this host. The machine refuses work of an older epoch, so that a controller which was cut off
 	// cannot act for a claim that has ended.
 	// +optional
 	ClaimEpoch int64 `json:"claimEpoch,omitempty"`
@@ -246,7 +248,7 @@ type SSHHostStatus struct {
 	// +optional
 	InstalledRevision string `json:"installedRevision,omitempty"`
 
-	// bootstrapTokenID is the public half of the bootstrap token of the join in flight.
+	// bootstrapTokenID is the public half (6 characters) of the bootstrap token of the join in flight. Empty: no join is.
 	// +optional
 	// +kubebuilder:validation:MaxLength=6
 	BootstrapTokenID string `json:"bootstrapTokenID,omitempty"`
@@ -259,7 +261,7 @@ type SSHHostStatus struct {
 	// +optional
 	HostKeyFingerprint string `json:"hostKeyFingerprint,omitempty"`
 
-	// observedCapacity is cpu and memory as the last probe counted them.
+	// observedCapacity is cpu (cores) and memory (bytes) as the last probe counted them.
 	// +optional
 	ObservedCapacity corev1.ResourceList `json:"observedCapacity,omitempty"`
 
@@ -267,19 +269,19 @@ type SSHHostStatus struct {
 	// +optional
 	ObservedArch string `json:"observedArch,omitempty"`
 
-	// observedGeneration is the generation that was last probed.
+	// observedGeneration is the metadata.generation that was last probed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// lastProbeTime is when the last probe ended.
+	// lastProbeTime is when the last probe ended (RFC 3339 time).
 	// +optional
 	LastProbeTime *metav1.Time `json:"lastProbeTime,omitempty"`
 
-	// lastProbeError is why the last probe, join or leave failed.
+	// lastProbeError is why the last probe, join or leave failed. Empty: it did not.
 	// +optional
 	LastProbeError string `json:"lastProbeError,omitempty"`
 
-	// failures remembers failed joins.
+	// failures remembers failed joins, so that the host is offered last and after a pause.
 	// +optional
 	Failures *HostFailures `json:"failures,omitempty"`
 }
@@ -287,6 +289,7 @@ type SSHHostStatus struct {
 // SSHHost is a machine that exists, can be reached by SSH, and can be made to join the cluster.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || has(self.spec)",message="spec cannot be removed: delete this SSHHost and create one for the new machine"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=sshhosts,scope=Namespaced,shortName=sshh,categories=karpenter
 // +kubebuilder:selectablefield:JSONPath=.status.state

@@ -4,20 +4,21 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Scripts of a profile: bash, or Go templates that render to bash.
 type Scripts struct {
-	// install prepares the machine: packages, images, files. It must be idempotent; it runs once per profile version, before the first join.
+	// install prepares the machine: packages, images, files. It must be idempotent; it runs once per profile version, before the first
+	// join. At most 262144 characters.
 	// +required
 	// +kubebuilder:validation:MaxLength=262144
 	Install string `json:"install"`
-	// join makes the machine a node. It must be idempotent; it runs for every claim.
+	// join makes the machine a node. It must be idempotent; it runs for every claim. At most 262144 characters.
 	// +required
 	// +kubebuilder:validation:MaxLength=262144
 	Join string `json:"join"`
 	// leave undoes join and stops and disables what would make the machine join again by itself. It gets KPSSH_HOST_ADDRESS and
-	// KPSSH_NODE_ADDRESS only, for it must work when class and Secrets are gone.
+	// KPSSH_NODE_ADDRESS only, for it must work when class and Secrets are gone. At most 262144 characters.
 	// +required
 	// +kubebuilder:validation:MaxLength=262144
 	Leave string `json:"leave"`
-	// uninstall undoes install. The controller never runs it; it is for people.
+	// uninstall undoes install. The controller never runs it; it is for people. At most 262144 characters. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=262144
 	Uninstall string `json:"uninstall,omitempty"`
@@ -25,58 +26,66 @@ type Scripts struct {
 
 // Signatures of the scripts, armored SSHSIG in namespace `kpssh`; needed for hosts in Verified mode.
 type Signatures struct {
-	// install script's signature.
+	// install script's signature, at most 16384 characters. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	Install string `json:"install,omitempty"`
-	// join script's signature.
+	// join script's signature, at most 16384 characters. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	Join string `json:"join,omitempty"`
-	// leave script's signature.
+	// leave script's signature, at most 16384 characters. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	Leave string `json:"leave,omitempty"`
-	// uninstall script's signature.
+	// uninstall script's signature, at most 16384 characters. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	Uninstall string `json:"uninstall,omitempty"`
 }
 
-// Timeouts of the phases, such as 90s, 10m or 1h30m.
+// Timeouts of the phases, such as 90s, 10m or 1h30m. Their length is bounded: a duration that overflows could not be decoded, and
+// one such profile would keep every controller from listing profiles at all.
 type Timeouts struct {
-	// install may take this long. Default: 10m
+	// install may take this long: whole hours, minutes and seconds. 0s means the default. Default: 10m.
 	// +optional
+	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
 	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(s|m|h))+$')",message="a timeout's numbers have 6 digits at most"
 	Install *metav1.Duration `json:"install,omitempty"`
-	// join may take this long. Default: 5m
+	// join may take this long: whole hours, minutes and seconds. 0s means the default. Default: 5m.
 	// +optional
+	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
 	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(s|m|h))+$')",message="a timeout's numbers have 6 digits at most"
 	Join *metav1.Duration `json:"join,omitempty"`
-	// leave may take this long. Default: 3m
+	// leave may take this long: whole hours, minutes and seconds. 0s means the default. Default: 3m.
 	// +optional
+	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
 	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(s|m|h))+$')",message="a timeout's numbers have 6 digits at most"
 	Leave *metav1.Duration `json:"leave,omitempty"`
 }
 
 // SSHJoinProfileSpec holds the scripts of one way to join.
 type SSHJoinProfileSpec struct {
 	// version of the scripts. A new version is installed at a host's next join, and nodes with an older one drift. Editing scripts
-	// without a new version changes nothing on machines that have it installed.
+	// without a new version changes nothing on machines that have it installed. 1 to 63 letters, digits, dots, underscores and dashes.
+	// Default: "1".
 	// +optional
 	// +kubebuilder:default="1"
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9._-]{1,63}$`
 	Version string `json:"version,omitempty"`
-	// scripts of the phases.
+	// scripts of the phases: bash, or Go templates that render to bash.
 	// +required
 	Scripts Scripts `json:"scripts"`
-	// signatures of the scripts.
+	// signatures of the scripts, for hosts in Verified mode. Default: none.
 	// +optional
 	Signatures Signatures `json:"signatures,omitzero"`
-	// timeouts of the phases.
+	// timeouts of the phases. Default: install 10m, join 5m, leave 3m.
 	// +optional
 	Timeouts Timeouts `json:"timeouts,omitzero"`
 }

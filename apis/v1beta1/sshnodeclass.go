@@ -32,7 +32,7 @@ const (
 // ProfileReference names an SSHJoinProfile.
 // +structType=atomic
 type ProfileReference struct {
-	// name of the SSHJoinProfile.
+	// name of the SSHJoinProfile. It must not be empty.
 	// +optional
 	// +kubebuilder:default=""
 	Name string `json:"name,omitempty"`
@@ -40,13 +40,13 @@ type ProfileReference struct {
 
 // ClusterSpec overrides what machines are told about the cluster.
 type ClusterSpec struct {
-	// endpoint is the API server's URL as machines reach it, https only.
+	// endpoint is the API server's URL as machines reach it: https:// and at most 253 characters.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^https://.+$`
 	Endpoint string `json:"endpoint"`
 	// caBundle is the PEM bundle, base64 in YAML, that signs the API server's certificate. Default: the one in ConfigMap
-	// kube-public/cluster-info.
+	// kube-public/cluster-info. At most 65536 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	CABundle []byte `json:"caBundle,omitempty"`
@@ -54,7 +54,7 @@ type ClusterSpec struct {
 
 // PodsReady opens a gate when enough pods of a selector are ready on the node.
 type PodsReady struct {
-	// namespace of the pods.
+	// namespace of the pods, at most 63 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -63,7 +63,7 @@ type PodsReady struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="selector must have matchLabels or matchExpressions"
 	Selector metav1.LabelSelector `json:"selector"`
-	// minReady is how many pods must be ready on the node.
+	// minReady is how many of these pods must be ready on the node, at least 1. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -72,12 +72,12 @@ type PodsReady struct {
 
 // NodeConditionIs opens a gate when a condition of the Node has a status.
 type NodeConditionIs struct {
-	// type of the Node's condition.
+	// type of the Node's condition, at most 316 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
 	Type string `json:"type"`
-	// status that opens the gate. A condition that is absent keeps it closed.
+	// status that opens the gate: True, False or Unknown. A condition that is absent keeps it closed. Default: True.
 	// +optional
 	// +kubebuilder:default="True"
 	// +kubebuilder:validation:Enum="True";"False";Unknown
@@ -97,13 +97,13 @@ type RemoveWhen struct {
 
 // StartupTaintGate removes a startup taint when something is ready.
 type StartupTaintGate struct {
-	// taintKey of the startup taint, which the NodePool must list in startupTaints too.
+	// taintKey is the key of the startup taint, which the NodePool must list in startupTaints too. One gate a key.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`
 	TaintKey string `json:"taintKey"`
-	// removeWhen says when the taint goes.
+	// removeWhen says when the taint goes: exactly one of podsReady and nodeCondition.
 	// +required
 	RemoveWhen RemoveWhen `json:"removeWhen"`
 }
@@ -111,7 +111,8 @@ type StartupTaintGate struct {
 // SSHNodeClassSpec says which machines a NodePool may use, how they join, and which instance does the work.
 type SSHNodeClassSpec struct {
 	// instance names the controller instance that owns this class and all that follows from it. It cannot be changed: objects are never
-	// handed over between instances. Create a class for the other instance, then drain this one.
+	// handed over between instances. Create a class for the other instance, then drain this one. A DNS label of at most 40 characters.
+	// Default: default.
 	// +optional
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:MinLength=1
@@ -120,52 +121,57 @@ type SSHNodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="instance is immutable: create a class for the other instance, move the NodePools' workloads, then delete this class"
 	Instance string `json:"instance,omitempty"`
 
-	// hostSelector selects SSHHosts of the instance's pool namespace by label. Unset or empty: all.
+	// hostSelector selects SSHHosts of the instance's pool namespace by label. Default: all of them.
 	// +optional
 	// +structType=atomic
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
-	// joinProfileRef names the SSHJoinProfile whose scripts make machines join and leave.
-	// +required
+	// joinProfileRef names the SSHJoinProfile whose scripts make machines join and leave. Required.
+	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="joinProfileRef.name must name an SSHJoinProfile"
 	JoinProfileRef ProfileReference `json:"joinProfileRef"`
 
-	// vars are passed to the scripts as KPSSH_VAR_<key>.
+	// vars are passed to the scripts as KPSSH_VAR_<key>. At most 64; keys are shell identifiers, values have at most 2048 characters.
+	// Changing them makes nodes drift. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",message="keys of vars must be shell identifiers"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 2048)",message="values of vars must not exceed 2048 characters"
 	Vars map[string]string `json:"vars,omitempty"`
 
-	// joinSecretRef names a Secret in the instance's pool namespace whose entries are passed to the scripts as KPSSH_SECRET_<KEY>.
+	// joinSecretRef names a Secret in the instance's pool namespace whose entries are passed to install and join as
+	// KPSSH_SECRET_<KEY>, the key in upper case with `-` and `.` as `_`. Default: none.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="joinSecretRef.name must name a Secret in the pool namespace"
 	JoinSecretRef *SecretReference `json:"joinSecretRef,omitempty"`
 
 	// providerIDSource is Static (the controller chooses the Node's provider ID) or Adopt (an agent on the machine does).
+	// Default: Static.
 	// +optional
 	// +kubebuilder:default=Static
 	ProviderIDSource ProviderIDSource `json:"providerIDSource,omitempty"`
 
-	// pricePerCPUHour is the price karpenter compares instance types by: cores times this, per hour, in any one currency.
+	// pricePerCPUHour is the price karpenter compares instance types by: cores times this, per hour, in any one currency; a decimal
+	// number. Default: "0.02".
 	// +optional
 	// +kubebuilder:default="0.02"
 	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?$`
 	PricePerCPUHour string `json:"pricePerCPUHour,omitempty"`
 
-	// kubeReserved is what the kubelet and the system keep for themselves. Default: 80m cpu, 300Mi memory; a value given here replaces
-	// the default whole.
+	// kubeReserved is what the kubelet and the system keep for themselves: cpu (cores), memory and ephemeral-storage (bytes). A value
+	// given here replaces the default whole. Default: cpu 80m, memory 300Mi.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="kubeReserved may give cpu, memory and ephemeral-storage only"
 	KubeReserved corev1.ResourceList `json:"kubeReserved,omitempty"`
 
-	// maxPods a node may run. Default: the host's capacity.pods, else 110.
+	// maxPods is how many pods a node may run, 1 to 65535. Default: the host's capacity.pods, else 110.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	MaxPods *int32 `json:"maxPods,omitempty"`
 
-	// zone of the class's hosts, for those without a topology.kubernetes.io/zone label of their own. Default: pool
+	// zone of the class's hosts, for those without a topology.kubernetes.io/zone label of their own. A label value.
+	// Default: pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
@@ -175,7 +181,7 @@ type SSHNodeClassSpec struct {
 	// +optional
 	Cluster *ClusterSpec `json:"cluster,omitempty"`
 
-	// startupTaintGates remove startup taints when something on the node is ready.
+	// startupTaintGates remove startup taints when something on the node is ready. At most 16. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=taintKey
@@ -190,7 +196,7 @@ type SSHNodeClassStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []status.Condition `json:"conditions,omitempty"`
-	// hosts is the number of SSHHosts that the class selects.
+	// hosts is how many SSHHosts the class selects.
 	// +optional
 	Hosts int32 `json:"hosts,omitempty"`
 	// free is how many of them could be claimed now.
@@ -198,9 +204,13 @@ type SSHNodeClassStatus struct {
 	Free int32 `json:"free,omitempty"`
 }
 
-// SSHNodeClass is what a NodePool's nodeClassRef names.
+// Spec defaults to {} so that clearing it re-defaults instance, which the immutability rule then refuses. A default has to satisfy
+// the schema it is part of, so that joinProfileRef is required by a rule of the whole object instead of by the schema of spec.
+
+// SSHNodeClass is what a NodePool's nodeClassRef names: the machines it may use, how they join, and the instance that does it.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="has(self.spec) && has(self.spec.joinProfileRef)",message="name the SSHJoinProfile",reason=FieldValueRequired,fieldPath=".spec.joinProfileRef"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=sshnodeclasses,scope=Cluster,shortName=snc,categories=karpenter
 // +kubebuilder:selectablefield:JSONPath=.spec.instance
@@ -216,6 +226,7 @@ type SSHNodeClass struct {
 
 	// spec says which machines may be used, how they join, and which instance does the work.
 	// +optional
+	// +kubebuilder:default={}
 	Spec SSHNodeClassSpec `json:"spec,omitzero"`
 	// status is what the owning instance found.
 	// +optional
