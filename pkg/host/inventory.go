@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -312,4 +313,43 @@ func (i *Inventory) read(ctx context.Context, name string) (*v1beta1.SSHHost, er
 	}
 	i.Observe(h)
 	return h, nil
+}
+
+// SetFinalizer adds or removes HostFinalizer, which holds the SSHHost while its machine may be a member of the cluster. It is
+// idempotent; a host that is gone is fine when removing.
+func (i *Inventory) SetFinalizer(ctx context.Context, name string, present bool) error {
+	defer i.writes.lock(name)()
+	base := i.Get(name)
+	for attempt := 0; ; attempt++ {
+		if base == nil {
+			var err error
+			if base, err = i.read(ctx, name); err != nil {
+				if apierrors.IsNotFound(err) && !present {
+					return nil
+				}
+				return err
+			}
+		}
+		changed := base.DeepCopy()
+		edit := controllerutil.RemoveFinalizer
+		if present {
+			edit = controllerutil.AddFinalizer
+		}
+		if !edit(changed, v1beta1.HostFinalizer) {
+			return nil
+		}
+		err := i.writer.Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		switch {
+		case err == nil:
+			i.Observe(changed)
+			return nil
+		case apierrors.IsNotFound(err) && !present:
+			return nil
+		case apierrors.IsConflict(err) && attempt < 4:
+			metrics.HostWriteConflicts.Inc()
+			base = nil
+		default:
+			return fmt.Errorf("writing finalizers of SSHHost %s/%s: %w", i.namespace, name, err)
+		}
+	}
 }

@@ -121,6 +121,8 @@ func markFailure(h *v1beta1.SSHHost, reason string, now time.Time) {
 	if failures.Count < 6 {
 		pause = min(maxFailureBackoff, failureBackoff<<failures.Count)
 	}
+	// A machine that was wiped since its install fails to join although it counts as installed: install again next time.
+	h.Status.InstalledProfile = ""
 	failures.Count++
 	failures.LastTime = new(metav1.NewTime(now))
 	failures.LastReason = reason
@@ -137,4 +139,12 @@ func markPin(h *v1beta1.SSHHost, fingerprint string) {
 
 func operation(kind v1beta1.OperationType, attempt int32, deadline, now time.Time) *v1beta1.HostOperation {
 	return &v1beta1.HostOperation{Type: kind, Attempt: attempt, Started: metav1.NewTime(now), Deadline: new(metav1.NewTime(deadline))}
+}
+
+// MarkFailed remembers a failed join on a host that must leave before it rests.
+func MarkFailed(h *v1beta1.SSHHost, r Release, now time.Time) {
+	h.Status.LastProbeError = r.Message
+	if r.Failed {
+		markFailure(h, r.Reason, now)
+	}
 }

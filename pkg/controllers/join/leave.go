@@ -1,0 +1,164 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+)
+
+// leave is one attempt to make a machine leave the cluster, and what follows if it fails.
+func (c *Controller) leave(ctx context.Context, h *v1beta1.SSHHost, attempt int32) error {
+	err := c.runLeave(ctx, h, attempt)
+	var stale *ssh.StaleEpoch
+	switch {
+	case err == nil:
+		c.runner.forget(h.Name)
+		return nil
+	case errors.Is(err, host.ErrFenced), ctx.Err() != nil:
+		return nil
+	case errors.As(err, &stale):
+		return c.catchUp(ctx, h, stale.Stored)
+	}
+	f := fault.Of(err)
+	attempts, first := c.runner.failed(h.Name, task{v1beta1.OperationLeave, claimUID(h)}, pause)
+	log.FromContext(ctx).Info("leave failed", "blame", f.Blame, "reason", f.Reason, "error", f.Error(), "attempt", attempts)
+	c.event(h, corev1.EventTypeWarning, v1beta1.ReasonLeaveFailed, "attempt %d: %s: %s", attempts, f.Reason, clip(f.Error()))
+	if h.Status.ClaimRef != nil && !giveUpLeave(f, attempts, c.Clock.Since(first)) {
+		return nil
+	}
+	if f.Blame == fault.Cluster {
+		return nil
+	}
+	return c.letGo(ctx, h, f)
+}
+
+// letGo ends a claim whose machine did not leave. The host is not offered again before its leave script ran; a probe that reaches the
+// machine brings it back here.
+func (c *Controller) letGo(ctx context.Context, h *v1beta1.SSHHost, f *fault.Error) error {
+	if err := c.Tokens.Delete(ctx, h.Status.BootstrapTokenID); err != nil {
+		return err
+	}
+	uid := claimUID(h)
+	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+		if !host.Leaves(h, uid) {
+			return host.ErrFenced
+		}
+		host.MarkReleased(h, host.Release{
+			State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonLeaveFailed, LeavePending: true,
+			Message: "the leave script has not run yet: " + f.Error(),
+		}, c.Clock.Now())
+		return nil
+	})
+	if err == nil {
+		c.runner.forget(h.Name)
+	}
+	return err
+}
+
+func (c *Controller) runLeave(ctx context.Context, h *v1beta1.SSHHost, attempt int32) error {
+	revision, err := c.installedRevision(ctx, h)
+	if err != nil {
+		return err
+	}
+	rendered, err := profile.Render(revision, profile.Leave, profile.Inputs{HostAddress: h.Spec.Address, NodeAddress: h.NodeIP()})
+	if err != nil {
+		return err
+	}
+	conn, err := c.dial(ctx, h, "leave")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	uid := claimUID(h)
+	if _, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+		if !host.Leaves(h, uid) {
+			return host.ErrFenced
+		}
+		now := c.Clock.Now()
+		host.MarkLeaveRunning(h, attempt, now.Add(rendered.Timeout), now)
+		return nil
+	}); err != nil {
+		return err
+	}
+	c.event(h, corev1.EventTypeNormal, "Leaving", "running leave of %s", revision.Marker())
+	if err := c.run(ctx, conn, h, profile.Leave, rendered, profile.NewRedactor()); err != nil {
+		return err
+	}
+	return c.left(ctx, h)
+}
+
+// left ends the claim once the machine is out: its token and the Node that a kubelet may have re-created go first, because nobody
+// would look for them afterwards.
+func (c *Controller) left(ctx context.Context, h *v1beta1.SSHHost) error {
+	if err := c.Tokens.Delete(ctx, c.recorded(h).Status.BootstrapTokenID); err != nil {
+		return err
+	}
+	if err := c.deleteNode(ctx, h); err != nil {
+		return err
+	}
+	uid := claimUID(h)
+	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+		if !host.Leaves(h, uid) {
+			return host.ErrFenced
+		}
+		host.MarkReleased(h, restState(h, c.Clock.Now()), c.Clock.Now())
+		return nil
+	})
+	if err == nil {
+		c.event(h, corev1.EventTypeNormal, v1beta1.ReasonLeft, "the machine has left the cluster")
+	}
+	return err
+}
+
+// deleteNode deletes the Node that this host's machine registered, if karpenter does not look after it: the one that carries this
+// host's provider ID, and no other.
+func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
+	nodes := &corev1.NodeList{}
+	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
+		return err
+	}
+	for index := range nodes.Items {
+		node := &nodes.Items[index]
+		if !node.DeletionTimestamp.IsZero() || (h.Status.ClaimRef != nil && node.Name == h.Status.ClaimRef.Name && len(node.Finalizers) > 0) {
+			continue
+		}
+		if err := c.Client.Delete(ctx, node, client.Preconditions{UID: &node.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// installedRevision is the profile whose install is on the machine: the recorded revision, else, for a host that was installed before
+// revisions were kept, the profile of that name as it is now.
+func (c *Controller) installedRevision(ctx context.Context, h *v1beta1.SSHHost) (profile.Revision, error) {
+	if h.Status.InstalledRevision != "" {
+		return c.Revisions.Get(ctx, h.Status.InstalledRevision)
+	}
+	name, _, found := strings.Cut(h.Status.InstalledProfile, "@")
+	if !found {
+		return profile.Revision{}, fault.New(fault.Configuration, reasonNothingInstalled, nil,
+			"SSHHost %s is to leave, but its status does not say which profile was installed: make the machine leave by hand, then set the annotation %s and remove it again",
+			h.Name, v1beta1.MaintenanceAnnotation)
+	}
+	current := &v1beta1.SSHJoinProfile{}
+	if err := c.Client.Get(ctx, types.NamespacedName{Name: name}, current); err != nil {
+		return profile.Revision{}, notFoundIs(err, v1beta1.ReasonProfileNotFound, "SSHJoinProfile %s, which is installed on SSHHost %s, does not exist any more: create it again so that the host can leave", name, h.Name)
+	}
+	return profile.RevisionOf(current), nil
+}
+
+const reasonNothingInstalled = "NothingInstalled"
+

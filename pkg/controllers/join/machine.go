@@ -1,0 +1,63 @@
+package join
+
+import (
+	"context"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+)
+
+// dial opens the one connection of an operation.
+func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose string) (*ssh.Conn, error) {
+	target, err := c.Credentials.Target(ctx, h)
+	if err != nil {
+		return nil, hostOnly{err}
+	}
+	conn, err := c.Dialer.Dial(ctx, target)
+	metrics.Handshakes.WithLabelValues(purpose, outcome(err)).Inc()
+	if err != nil {
+		return nil, hostOnly{err}
+	}
+	return conn, nil
+}
+
+// run runs one phase's script on a machine, fenced by the owner file, its output redacted before anything is cut off.
+func (c *Controller) run(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
+	started := c.Clock.Now()
+	_, err := conn.Run(ctx, ssh.Script{
+		Phase: string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,
+		Owner: &ssh.Owner{
+			Cluster: c.ClusterUID, Instance: c.Instance, Host: string(h.UID), Claim: string(claimUID(h)), Epoch: c.recorded(h).Status.ClaimEpoch,
+			TakeOver: h.Annotations[v1beta1.TakeOverAnnotation],
+		},
+	}, ssh.Redact(redactor.Writer))
+	metrics.PhaseDuration.WithLabelValues(string(phase), outcome(err)).Observe(c.Clock.Since(started).Seconds())
+	if err != nil {
+		f := fault.Of(err)
+		metrics.PhaseFailures.WithLabelValues(string(phase), string(f.Blame), f.Reason).Inc()
+	}
+	return err
+}
+
+func outcome(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "success"
+}
+
+// clip keeps an event's note within what the API accepts.
+func clip(text string) string {
+	const limit = 900
+	if len(text) <= limit {
+		return text
+	}
+	runes := []rune(text)
+	if len(runes) <= limit {
+		return text
+	}
+	return string(runes[:limit/2]) + " … " + string(runes[len(runes)-limit/2:])
+}

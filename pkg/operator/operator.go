@@ -1,0 +1,144 @@
+// Package operator puts one instance together: ownership first, then karpenter core, then this project's controllers. It is the only
+// package that knows every other. It decides nothing.
+package operator
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/operator"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/cloudprovider"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/join"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+)
+
+// startTimeout bounds what must succeed before the instance runs.
+const startTimeout = 2 * time.Minute
+
+// Run runs one instance until it is told to stop. Errors are about settings and the cluster's answer at the start; karpenter core itself
+// panics on what it cannot start without.
+func Run(s Settings) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := leaseEnvironment(s); err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	classes, err := ownership.Start(ctx, config, s.Identity)
+	if err != nil {
+		return err
+	}
+	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.PoolNamespace) })
+	coreCtx, op := operator.NewOperator()
+	if err := seam.Assert(op.GetClient()); err != nil {
+		return err
+	}
+	log.FromContext(coreCtx).Info("starting", "instance", s.Instance, "pool-namespace", s.PoolNamespace, "lease", s.LeaseName(), "own-classes", classes.Snapshot().Names())
+	if err := assemble(starting, coreCtx, op, s, classes, seam); err != nil {
+		return err
+	}
+	running, finish := context.WithCancel(coreCtx)
+	defer finish()
+	context.AfterFunc(ctx, finish)
+	op.Start(running)
+	return nil
+}
+
+// leaseEnvironment derives the lease from the instance's name, where core looks for it: setting one without the other must be impossible.
+func leaseEnvironment(s Settings) error {
+	if err := os.Setenv("LEADER_ELECTION_NAME", s.LeaseName()); err != nil {
+		return err
+	}
+	return os.Setenv("LEADER_ELECTION_NAMESPACE", orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace))
+}
+
+// scopeCaches keeps what the instance reads of hosts and Secrets to its own pool namespace.
+func scopeCaches(o *ctrl.Options, poolNamespace string) {
+	own := cache.ByObject{Namespaces: map[string]cache.Config{poolNamespace: {}}}
+	for _, kind := range []client.Object{&v1beta1.SSHHost{}, &corev1.Secret{}, &appsv1.ControllerRevision{}} {
+		o.Cache.ByObject[kind] = own
+	}
+}
+
+// assemble adds every controller to the manager.
+func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, classes *ownership.Classes, seam *ownership.Seam) error {
+	live := op.GetAPIReader()
+	clusterUID, err := bootstrap.ClusterUID(starting, live)
+	if err != nil {
+		return err
+	}
+	inventory := host.NewInventory(s.PoolNamespace, op.GetClient(), live, op.Clock)
+	if err := inventory.Register(ctx, op.Manager); err != nil {
+		return err
+	}
+	resolver := credentials.NewResolver(op.GetClient())
+	discovery := bootstrap.NewDiscovery(live)
+	dialer := ssh.NewDialer(op.Clock)
+
+	provider := cloudprovider.New(s.Instance, op.GetClient(), live, inventory, classes.Mine, op.EventRecorder, op.Clock)
+	decorated := metrics.Decorate(provider)
+	overlaid := overlay.Decorate(decorated, op.GetClient(), op.InstanceTypeStore)
+	cluster := state.NewCluster(op.Clock, op.GetClient(), overlaid)
+
+	if err := op.Add(everyReplica(seam.Follow)); err != nil {
+		return err
+	}
+	op.WithControllers(ctx, controllers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder, overlaid, decorated, cluster, op.InstanceTypeStore)...)
+	op.WithControllers(ctx,
+		join.NewController(join.Options{
+			Inventory: inventory, Client: op.GetClient(), Live: live,
+			Credentials: resolver, Dialer: dialer,
+			Revisions: profile.NewRevisions(op.GetClient(), live, s.PoolNamespace),
+			Tokens:    bootstrap.NewTokens(op.GetClient(), s.Instance, op.Clock),
+			Discovery: discovery, Recorder: op.GetEventRecorder("kpssh-join"), Clock: op.Clock,
+			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.JoinConcurrency,
+		}),
+		probe.NewController(probe.Options{
+			Inventory: inventory, Nodes: op.GetClient(), Credentials: resolver, Dialer: dialer,
+			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,
+			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval,
+		}),
+		nodeclass.NewController(nodeclass.Options{
+			Inventory: inventory, Client: op.GetClient(), Live: live, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
+		}),
+	)
+	return nil
+}
+
+// everyReplica is a runnable that does not wait for the lease: a stand-by's caches must follow ownership too.
+type everyReplica func(context.Context)
+
+var _ manager.LeaderElectionRunnable = everyReplica(nil)
+
+func (r everyReplica) Start(ctx context.Context) error { r(ctx); return nil }
+
+func (r everyReplica) NeedLeaderElection() bool { return false }

@@ -1,0 +1,65 @@
+package operator
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+)
+
+const (
+	defaultPoolNamespace  = "kpssh-system"
+	defaultLeaseNamespace = "kube-system"
+)
+
+// Settings are what one instance is told by its environment, besides karpenter core's own settings.
+type Settings struct {
+	ownership.Identity
+	// JoinConcurrency (JOIN_CONCURRENCY, 64) is how many machines are joined or left at once.
+	JoinConcurrency int
+	// ProbeConcurrency (PROBE_CONCURRENCY, 32) bounds how many hosts are probed at once.
+	ProbeConcurrency int
+	// ProbeInterval (PROBE_INTERVAL, 2m) is how often a free host is probed.
+	ProbeInterval time.Duration
+}
+
+// LeaseName is the one lease of an instance name in the whole cluster.
+func (s Settings) LeaseName() string { return "kpssh-" + s.Instance }
+
+// SettingsFromEnv reads the settings. The error names every variable that is wrong, not only the first.
+func SettingsFromEnv() (Settings, error) {
+	s := Settings{Identity: ownership.Identity{
+		Instance:      orDefault("INSTANCE_NAME", v1beta1.DefaultInstance),
+		PoolNamespace: orDefault("POOL_NAMESPACE", defaultPoolNamespace),
+	}}
+	var errs *multierror.Error
+	errs = multierror.Append(errs, s.Validate())
+	s.JoinConcurrency = positive("JOIN_CONCURRENCY", 64, &errs)
+	s.ProbeConcurrency = positive("PROBE_CONCURRENCY", 32, &errs)
+	interval, err := time.ParseDuration(orDefault("PROBE_INTERVAL", "2m"))
+	if err != nil || interval <= 0 {
+		errs = multierror.Append(errs, fmt.Errorf("PROBE_INTERVAL: %q is not a positive duration such as 90s or 2m", os.Getenv("PROBE_INTERVAL")))
+	}
+	s.ProbeInterval = interval
+	return s, errs.ErrorOrNil()
+}
+
+func orDefault(name, fallback string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return fallback
+}
+
+func positive(name string, fallback int, errs **multierror.Error) int {
+	value, err := strconv.Atoi(orDefault(name, strconv.Itoa(fallback)))
+	if err != nil || value < 1 {
+		*errs = multierror.Append(*errs, fmt.Errorf("%s: %q is not a whole number above zero", name, os.Getenv(name)))
+	}
+	return value
+}
