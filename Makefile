@@ -10,7 +10,7 @@ export GOFLAGS := -trimpath -buildvcs=false
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= ghcr.io/kpssh/karpenter-provider-ssh:$(VERSION)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w -X sigs.k8s.io/karpenter/pkg/operator.Version=$(VERSION)
 CRDS    := charts/karpenter-provider-ssh/crds
 
 GO_VERSION     := $(shell awk '$$1 == "go" {print $$2}' go.mod)
