@@ -44,7 +44,7 @@ type ClaimRequest struct {
 
 // Claim gives the NodeClaim one host: the one it has, else the best that is free. However often it is called and whatever caches
 // say, a NodeClaim UID holds at most one host: what it holds is read from the API server before and after the write.
-// Errors: ErrNoHost, ErrEnding, ErrClaimRaced, ErrFenced never; else the API server's.
+// Errors: ErrNoHost, ErrEnding, ErrClaimRaced; else the API server's.
 func (i *Inventory) Claim(ctx context.Context, r ClaimRequest) (*v1beta1.SSHHost, error) {
 	defer i.claims.lock(string(r.UID))()
 	held, err := i.heldBy(ctx, r.UID)
