@@ -1,0 +1,185 @@
+package ssh
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	gossh "golang.org/x/crypto/ssh"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+)
+
+// family is the signature algorithms that one type of host key can make.
+type family struct {
+	keyType    string
+	algorithms []string
+}
+
+// families in the order of preference, the order by which trust on first use picks a key. SHA-1 (ssh-rsa) and DSA are not among them.
+var families = []*family{
+	{gossh.KeyAlgoED25519, []string{gossh.KeyAlgoED25519}},
+	{gossh.KeyAlgoECDSA256, []string{gossh.KeyAlgoECDSA256}},
+	{gossh.KeyAlgoECDSA384, []string{gossh.KeyAlgoECDSA384}},
+	{gossh.KeyAlgoECDSA521, []string{gossh.KeyAlgoECDSA521}},
+	{gossh.KeyAlgoRSA, []string{gossh.KeyAlgoRSASHA512, gossh.KeyAlgoRSASHA256}},
+}
+
+func familyOf(keyType string) *family {
+	for _, f := range families {
+		if f.keyType == keyType {
+			return f
+		}
+	}
+	return nil
+}
+
+// HostKeyMismatch is the cause of the fault Host/HostKeyMismatch.
+type HostKeyMismatch struct {
+	// Presented are the fingerprints of the keys that the machine showed, each preceded by its type.
+	Presented []string
+	// Expected are the fingerprints that are pinned or were seen first.
+	Expected []string
+}
+
+func (e *HostKeyMismatch) Error() string {
+	return fmt.Sprintf("host key presented: %s; expected: %s", strings.Join(e.Presented, ", "), strings.Join(e.Expected, ", "))
+}
+
+// refused is the host key callback's verdict on one handshake.
+type refused struct {
+	key     gossh.PublicKey
+	revoked bool
+}
+
+func (e *refused) Error() string { return "host key " + describe(e.key) + " is not the expected one" }
+
+func describe(key gossh.PublicKey) string { return key.Type() + " " + gossh.FingerprintSHA256(key) }
+
+// recognition is the search for a pinned key among those that a machine has. A server shows one key per handshake, of a type that
+// the client's list selects, so that a pinned machine with several keys must be asked by type.
+type recognition struct {
+	pins    Pins
+	trusted string
+	// groups of families to ask for, the first one first.
+	groups [][]*family
+	seen   []gossh.PublicKey
+}
+
+// recognise plans the search. hint is the type that the key of a bare fingerprint had last time, if known.
+func recognise(pins Pins, trusted, hint string) *recognition {
+	r := &recognition{pins: pins, trusted: trusted}
+	if !pins.Empty() {
+		r.trusted = "" // what a person pinned outranks what was seen first
+	}
+	var pinned, rest []*family
+	for _, f := range families {
+		if slices.ContainsFunc(pins.keys, func(k gossh.PublicKey) bool { return k.Type() == f.keyType }) {
+			pinned = append(pinned, f)
+		} else {
+			rest = append(rest, f)
+		}
+	}
+	if hint != "" {
+		slices.SortStableFunc(rest, func(a, b *family) int {
+			switch {
+			case a.keyType == hint:
+				return -1
+			case b.keyType == hint:
+				return 1
+			}
+			return 0
+		})
+	}
+	if len(pinned) > 0 {
+		r.groups = append(r.groups, pinned)
+	}
+	r.groups = append(r.groups, rest)
+	return r
+}
+
+// expects lists what would be accepted; empty when anything would.
+func (r *recognition) expects() []string {
+	if r.trusted != "" {
+		return []string{r.trusted}
+	}
+	return r.pins.Fingerprints()
+}
+
+// bare tells whether a fingerprint, whose key's type is unknown, is among what is expected.
+func (r *recognition) bare() bool { return r.trusted != "" || len(r.pins.fingerprints) > 0 }
+
+// algorithms to offer in the next handshake.
+func (r *recognition) algorithms() []string {
+	var out []string
+	for _, f := range r.groups[0] {
+		out = append(out, f.algorithms...)
+	}
+	return out
+}
+
+// check is the host key callback.
+func (r *recognition) check(key gossh.PublicKey) error {
+	if contains(r.pins.revoked, key) {
+		return &refused{key: key, revoked: true}
+	}
+	switch {
+	case r.trusted != "":
+		if gossh.FingerprintSHA256(key) == r.trusted {
+			return nil
+		}
+	case r.pins.Empty(), r.pins.allows(key):
+		return nil
+	}
+	return &refused{key: key}
+}
+
+// another takes note of a key that was refused and tells whether to shake hands again for a key of another type.
+func (r *recognition) another(e *refused) bool {
+	if e.revoked {
+		return false
+	}
+	r.seen = append(r.seen, e.key)
+	r.groups[0] = slices.DeleteFunc(slices.Clone(r.groups[0]), func(f *family) bool { return f.keyType == e.key.Type() })
+	return len(r.groups[0]) > 0 || r.advance()
+}
+
+// advance goes on to the types that are not pinned: where a bare fingerprint may be meant, or where no key was seen yet, to
+// learn (and refuse) the one that the machine has, because the person who must decide needs to see it.
+func (r *recognition) advance() bool {
+	if len(r.groups) < 2 || (!r.bare() && len(r.seen) > 0) {
+		return false
+	}
+	r.groups = r.groups[1:]
+	return true
+}
+
+// mismatch is the final verdict.
+func (r *recognition) mismatch(t Target) error {
+	cause := &HostKeyMismatch{Expected: r.expects()}
+	for _, key := range r.seen {
+		cause.Presented = append(cause.Presented, describe(key))
+	}
+	return fault.New(fault.Host, "HostKeyMismatch", cause,
+		"handshake with %s: its host key is not the expected one, so either the machine was installed anew or another machine answers in its place; "+
+			"nothing was sent to it; if it was installed anew, compare the fingerprint on its console (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub) "+
+			"and replace the pin", t)
+}
+
+func revokedFault(t Target, e *refused) error {
+	return fault.New(fault.Host, "HostKeyRevoked", nil,
+		"handshake with %s: it presents the host key %s, which knownHost marks @revoked: make new host keys on the machine and pin one of them",
+		t, describe(e.key))
+}
+
+// callback adapts check to x/crypto and reports the key that was accepted.
+func (r *recognition) callback(accepted func(gossh.PublicKey)) gossh.HostKeyCallback {
+	return func(_ string, _ net.Addr, key gossh.PublicKey) error {
+		if err := r.check(key); err != nil {
+			return err
+		}
+		accepted(key)
+		return nil
+	}
+}

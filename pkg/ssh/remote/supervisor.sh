@@ -1,0 +1,224 @@
+# The remote half of one phase. It reads nothing but what the k_ variables at its end say, runs the script in a session of its
+# own, and sees to it that no process of the script outlives a deadline, a cancellation or the connection.
+#
+# To the client it speaks in marker lines on both streams; from the client it takes lines on descriptor 7: "go", "stop", and
+# empty ones that only show that somebody is still there.
+
+unset -v p BASH_ENV ENV
+export LC_ALL=C LANG=C
+PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin
+exec 7<&0 0</dev/null
+trap : PIPE # a client that is gone must not end this shell before it has cleaned up
+
+k_say() {
+	printf '@kpssh-%s %s\n' "$k_nonce" "$1" 2>/dev/null
+	printf '@kpssh-%s %s\n' "$k_nonce" "$1" >&2 2>/dev/null
+}
+
+k_finish() {
+	k_say "$1"
+	exit "${2:-75}"
+}
+
+# Hundredths of a second since boot: the wall clock jumps when a fresh machine first hears of NTP.
+k_clock() {
+	if { read -r k_now _ </proc/uptime; } 2>/dev/null; then
+		k_now=${k_now/./}
+	else
+		k_now=$((SECONDS * 100))
+	fi
+}
+
+# Fills k_live with the processes of this run: those that carry its token in their environment, their descendants, and
+# whoever shares a session with one of them. Neither a double fork nor a new session nor a cleaned environment alone is a way out.
+k_survivors() {
+	local dir pid line changed own
+	local -a vars
+	local -A parent=() session=() mark=()
+	k_live=()
+	{ IFS= read -r line </proc/$$/stat; } 2>/dev/null || return 1
+	set -- ${line##*) }
+	own=$4
+	for dir in /proc/[0-9]*; do
+		pid=${dir#/proc/}
+		{ IFS= read -r line <"$dir/stat"; } 2>/dev/null || continue
+		set -- ${line##*) }
+		[[ $1 == [ZXx] ]] && continue
+		parent[$pid]=$2 session[$pid]=$4
+		if [[ -n ${k_sessions[$4]-} ]]; then
+			mark[$pid]=1
+		elif { mapfile -d '' -t vars <"$dir/environ"; } 2>/dev/null; then
+			for line in "${vars[@]}"; do
+				if [[ $line == "KPSSH_RUN=$k_token" ]]; then
+					mark[$pid]=1
+					break
+				fi
+			done
+		fi
+	done
+	changed=1
+	while ((changed)); do
+		changed=0
+		for pid in "${!mark[@]}"; do
+			line=${session[$pid]}
+			[[ $line != "$own" ]] && k_sessions[$line]=1
+		done
+		for pid in "${!parent[@]}"; do
+			[[ -n ${mark[$pid]-} ]] && continue
+			if [[ -n ${mark[${parent[$pid]}]-} || -n ${k_sessions[${session[$pid]}]-} ]]; then
+				mark[$pid]=1
+				changed=1
+			fi
+		done
+	done
+	k_live=("${!mark[@]}")
+	((${#k_live[@]}))
+}
+
+# Ends every process of this run: politely for two seconds, so that a package manager can put its database away, then not.
+k_purge() {
+	local round
+	k_survivors || return 0
+	kill -TERM "${k_live[@]}" 2>/dev/null
+	kill -CONT "${k_live[@]}" 2>/dev/null
+	for ((round = 0; round < 20; round++)); do
+		sleep 0.1 >/dev/null 2>&1
+		k_survivors || return 0
+	done
+	# Stopped first: what cannot run cannot fork a successor between the look and the kill.
+	for ((round = 0; round < 100; round++)); do
+		kill -STOP "${k_live[@]}" 2>/dev/null
+		k_survivors && kill -KILL "${k_live[@]}" 2>/dev/null
+		sleep 0.05 >/dev/null 2>&1
+		k_survivors || return 0
+	done
+	return 1
+}
+
+# Watches the client and the deadline in a process of its own. Writes why it acted, then kills for as long as the main shell
+# lives: the script may not have started yet.
+k_watch() {
+	trap - PIPE
+	local end seen left line reason=
+	k_clock
+	seen=$k_now end=$((k_now + k_limit))
+	while [[ -z $reason ]]; do
+		k_clock
+		left=$((end - k_now))
+		((seen + k_silence - k_now < left)) && left=$((seen + k_silence - k_now))
+		if ((k_now >= end)); then
+			reason=timeout
+		elif ((left <= 0)); then
+			reason=silence
+		else
+			printf -v left '%d.%02d' $((left / 100)) $((left % 100))
+			if IFS= read -r -t "$left" line <&7; then
+				k_clock
+				seen=$k_now
+				[[ $line == stop ]] && reason=stop
+			elif (($? <= 128)); then
+				reason=gone
+			fi
+		fi
+	done
+	printf '%s\n' "$reason"
+	while :; do
+		k_purge
+		kill -0 $$ 2>/dev/null || break
+		sleep 0.2 >/dev/null 2>&1
+	done
+}
+
+# Lock, owner, epoch: the machine's own say in who may change it.
+k_claim() {
+	local dir=${KPSSH_STATE_DIR:-/var/lib/kpssh} umask key value stored=0
+	local cluster= instance= host= claim= found
+	umask=$(umask)
+	umask 077
+	mkdir -p -m 700 -- "$dir" 2>/dev/null && cd -- "$dir" 2>/dev/null || k_finish "broken cannot create or enter $dir"
+	k_dir=$PWD
+	cd -- "$OLDPWD" 2>/dev/null || cd /
+	command -v flock >/dev/null 2>&1 || k_finish 'broken flock (package util-linux) is missing'
+	: 2>/dev/null >>"$k_dir/lock" || k_finish "broken cannot write $k_dir/lock"
+	exec 9>>"$k_dir/lock"
+	if ! flock -w "$k_wait" 9; then
+		{ read -r _ value <"$k_dir/run"; } 2>/dev/null
+		k_finish "busy ${value:-another phase}"
+	fi
+	if [[ -s $k_dir/owner ]]; then
+		while IFS='=' read -r key value; do
+			case $key in
+			cluster) cluster=$value ;;
+			instance) instance=$value ;;
+			host) host=$value ;;
+			claim) claim=$value ;;
+			esac
+		done <"$k_dir/owner"
+		found="cluster=$cluster instance=$instance host=$host claim=$claim"
+		found=${found//[^[:print:]]/?}
+		if [[ $cluster != "$k_cluster" || $host != "$k_host" ]] && [[ $found != "$k_takeover" ]]; then
+			k_finish "owned ${found:0:2000}"
+		fi
+	fi
+	{ read -r stored <"$k_dir/epoch.$k_host"; } 2>/dev/null
+	[[ $stored =~ ^[0-9]{1,18}$ ]] || stored=0
+	((k_epoch < stored)) && k_finish "stale $stored"
+	# A holder of the lock that was killed outright left its script running.
+	if { read -r k_left _ <"$k_dir/run"; } 2>/dev/null && [[ -n $k_left ]]; then
+		local token=$k_token
+		k_token=$k_left
+		k_purge || k_finish 'busy an earlier phase whose processes cannot be killed'
+		k_token=$token k_sessions=()
+	fi
+	k_store "epoch.$k_host" "$k_epoch"
+	if [[ $k_phase != leave || ! -s $k_dir/owner || $host != "$k_host" || $cluster != "$k_cluster" ]]; then
+		k_store owner "cluster=$k_cluster"$'\n'"instance=$k_instance"$'\n'"host=$k_host"$'\n'"claim=$k_claim_uid"$'\n'"epoch=$k_epoch"
+	fi
+	k_store run "$k_token $k_phase"
+	umask "$umask"
+}
+
+# Whole or not at all: a machine that loses power keeps the old file.
+k_store() {
+	printf '%s\n' "$2" 2>/dev/null >"$k_dir/.$1.new" && mv -f -- "$k_dir/.$1.new" "$k_dir/$1" 2>/dev/null ||
+		k_finish "broken cannot write $k_dir/$1"
+}
+
+k_main() {
+	local code reason= line= watch
+	local -A k_sessions=()
+	k_say begin
+	[[ -n $k_host ]] && k_claim
+	command -v setsid >/dev/null 2>&1 || k_finish 'broken setsid (package util-linux) is missing'
+	k_say ready
+	# Nothing starts for a client that was cut off while this waited for the lock.
+	while [[ $line != go ]]; do
+		IFS= read -r -t 60 line <&7 || k_finish 'stopped gone'
+		[[ $line == stop ]] && k_finish 'stopped stop'
+	done
+	exec 8< <(k_watch 2>/dev/null)
+	watch=$!
+	KPSSH_RUN=$k_token setsid bash -c '
+		IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125
+		exec 3<&-
+		set --
+		eval "$k_env"
+		unset -v k_env
+		set -euo pipefail
+		eval "unset -v k_body; $k_body"' "kpssh-$k_phase" "${#k_env}" "${#k_body}" \
+		3< <(printf '%s%s' "$k_env" "$k_body") 7<&- 8<&- 9>&-
+	code=$?
+	# The watcher's word is read after it is dead, so that it cannot change its mind.
+	kill -KILL "$watch" 2>/dev/null
+	read -r reason <&8
+	if [[ -n $reason ]]; then
+		k_purge || k_finish "stuck $reason"
+		[[ -n $k_host ]] && rm -f -- "$k_dir/run"
+		k_finish "stopped $reason"
+	fi
+	if [[ -n $k_host ]]; then
+		[[ $k_phase == leave && $code == 0 ]] && rm -f -- "$k_dir/owner"
+		rm -f -- "$k_dir/run"
+	fi
+	k_finish "exit $code" "$code"
+}

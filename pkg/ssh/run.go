@@ -1,0 +1,315 @@
+package ssh
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	gossh "golang.org/x/crypto/ssh"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+)
+
+// Result is what a script left behind. It is filled as far as it is known, also beside an error.
+type Result struct {
+	Stdout, Stderr Output
+	// ExitCode of the script; -1 when it did not end by itself.
+	ExitCode int
+}
+
+// Option changes how Run keeps output.
+type Option func(*options)
+
+type options struct {
+	redact     func(io.Writer) io.WriteCloser
+	head, tail int
+}
+
+// Redact puts a filter into each output stream, before anything is dropped or kept. It is called once per stream.
+func Redact(filter func(io.Writer) io.WriteCloser) Option {
+	return func(o *options) { o.redact = filter }
+}
+
+// KeepOutput sets how many bytes of the head and the tail of each stream are kept. Default 16 KiB and 48 KiB.
+func KeepOutput(head, tail int) Option {
+	return func(o *options) { o.head, o.tail = max(head, 0), max(tail, 0) }
+}
+
+// endGrace is how long the other stream's end may trail behind.
+const endGrace = 2 * time.Second
+
+// Run runs one script and waits for its end. A cancelled ctx is returned wrapped, after the machine was told to kill the phase
+// and has said so, or Timeouts.Stop has passed; a deadline of ctx is Network/RunTimeout. Faults besides:
+// Configuration/ScriptInvalid; Network/ConnectionLost, ChannelOpenTimeout, FirstByteTimeout, RunTimeout; Host/ChannelRefused,
+// ShellUnusable, SudoMissing, SudoPasswordRequired, SudoRequiresTTY, SudoDenied, ScriptFailed, ScriptTimeout, HostBusy,
+// HostOwnedElsewhere (*OwnedElsewhere), StateUnusable; Cluster/StaleEpoch (*StaleEpoch).
+//
+// Whatever Run returns, and also when this process or the network is gone, the machine lets no process of an unfinished phase live
+// longer than its timeout or three keepalive intervals, whichever is shorter. Processes that a script which ended by itself left
+// in the background are left alone.
+func (c *Conn) Run(ctx context.Context, s Script, opts ...Option) (Result, error) {
+	none := Result{ExitCode: -1}
+	if err := s.Validate(); err != nil {
+		return none, err
+	}
+	limits := c.dialer.Timeouts.withDefaults()
+	e, err := prepare(s, c.target.user(), limits.Lock, keepaliveMisses*c.dialer.keepalive())
+	if err != nil {
+		return none, err
+	}
+	kept := options{head: defaultHead, tail: defaultTail}
+	for _, option := range opts {
+		option(&kept)
+	}
+	channel, requests, err := c.open(ctx, limits.ChannelOpen)
+	if err != nil {
+		return none, err
+	}
+	r := &run{conn: c, script: s, limits: limits, errand: e, channel: channel,
+		events: make(chan event), over: make(chan struct{}), toMachine: make(chan string, 4)}
+	r.stdout = newStream(e, kept, func(text string) { r.post(event{mark: text}) })
+	r.stderr = newStream(e, kept, func(text string) { r.post(event{errMark: text}) })
+	r.start(requests)
+	end, err := r.follow(ctx)
+	r.release()
+	result := Result{Stdout: r.stdout.finish(), Stderr: r.stderr.finish(), ExitCode: -1}
+	if err != nil {
+		return result, err
+	}
+	return r.judge(ctx, end, result)
+}
+
+// open opens a session channel. An OpenChannel that is late ends with the connection, or is closed when it comes.
+func (c *Conn) open(ctx context.Context, limit time.Duration) (gossh.Channel, <-chan *gossh.Request, error) {
+	type outcome struct {
+		channel  gossh.Channel
+		requests <-chan *gossh.Request
+		err      error
+	}
+	result := make(chan outcome, 1)
+	go func() {
+		channel, requests, err := c.inner.OpenChannel("session", nil)
+		result <- outcome{channel, requests, err}
+	}()
+	late := func() {
+		if out := <-result; out.err == nil {
+			go gossh.DiscardRequests(out.requests)
+			_ = out.channel.Close()
+		}
+	}
+	timer := c.clock.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case out := <-result:
+		var rejected *gossh.OpenChannelError
+		switch {
+		case out.err == nil:
+			return out.channel, out.requests, nil
+		case errors.As(out.err, &rejected):
+			return nil, nil, fault.New(fault.Host, "ChannelRefused", out.err,
+				"%s: the SSH server refuses to open a session: check MaxSessions, and that the account may run commands", c.target)
+		default:
+			return nil, nil, fault.New(fault.Network, "ConnectionLost", out.err, "%s: the connection broke during %s", c.target, StageChannelOpen)
+		}
+	case <-timer.C():
+		// A server that accepts a login and opens no channel is broken for every other phase too.
+		c.end(errStageTimeout)
+		go late()
+		return nil, nil, fault.New(fault.Network, "ChannelOpenTimeout", errStageTimeout,
+			"%s: login succeeded, but %s got no answer: the machine is overloaded or its SSH server hangs", c.target, StageChannelOpen)
+	case <-ctx.Done():
+		go late()
+		return nil, nil, stopped(ctx, c.target, StageChannelOpen, "ChannelOpenTimeout")
+	}
+}
+
+// event is one thing that a run waits for; one field is set.
+type event struct {
+	mark, errMark string // a marker line on stdout, on stderr
+	refused       bool   // the exec request was refused
+	status        *int   // the SSH exit status; 128+ for a signal
+	closed        bool   // the channel is closed and both streams are read
+}
+
+// run is one script under way. Only follow reads events; the goroutines that post them end with the channel.
+type run struct {
+	conn    *Conn
+	script  Script
+	limits  Timeouts
+	errand  errand
+	channel gossh.Channel
+
+	stdout, stderr *stream
+	events         chan event
+	over           chan struct{}
+	toMachine      chan string
+
+	sudo, begun, started, stopping bool
+	status                         *int
+}
+
+func (r *run) post(e event) {
+	select {
+	case r.events <- e:
+	case <-r.over:
+	}
+}
+
+// release lets go of the channel, and of every goroutine that waits to post. Closing the channel is what makes the machine end a
+// phase that is still running.
+func (r *run) release() {
+	close(r.over)
+	// Close waits for the peer's window no longer than the connection lives, and the connection has its keepalive.
+	go func() { _ = r.channel.Close() }()
+}
+
+// start sends the request and the script, and reads what comes back.
+func (r *run) start(requests <-chan *gossh.Request) {
+	closed := make(chan struct{}, 3)
+	read := func(from io.Reader, to *stream) {
+		_, _ = io.Copy(to, from)
+		to.flush()
+		closed <- struct{}{}
+	}
+	go read(r.channel, r.stdout)
+	go read(r.channel.Stderr(), r.stderr)
+	go func() {
+		for request := range requests {
+			if status, ok := exitStatus(request); ok {
+				r.post(event{status: &status})
+			}
+			if request.WantReply {
+				_ = request.Reply(false, nil)
+			}
+		}
+		closed <- struct{}{}
+	}()
+	go func() {
+		for range 3 {
+			<-closed
+		}
+		r.post(event{closed: true})
+	}()
+	go func() {
+		payload := gossh.Marshal(struct{ Command string }{r.errand.command})
+		if ok, err := r.channel.SendRequest("exec", true, payload); err == nil && !ok {
+			r.post(event{refused: true})
+			return
+		}
+		if _, err := io.WriteString(r.channel, r.errand.payload); err != nil {
+			return // the channel has ended, and its reader says so
+		}
+		for {
+			select {
+			case line := <-r.toMachine:
+				if _, err := io.WriteString(r.channel, line+"\n"); err != nil {
+					return
+				}
+			case <-r.over:
+				return
+			}
+		}
+	}()
+}
+
+func exitStatus(request *gossh.Request) (int, bool) {
+	switch request.Type {
+	case "exit-status":
+		var status struct{ Code uint32 }
+		if gossh.Unmarshal(request.Payload, &status) == nil {
+			return int(status.Code), true
+		}
+	case "exit-signal":
+		return 128, true
+	}
+	return 0, false
+}
+
+// tell sends a line to the machine; one that does not fit into the queue is a sign of life among others.
+func (r *run) tell(line string) {
+	select {
+	case r.toMachine <- line:
+	default:
+	}
+}
+
+// follow waits for the run's last marker, which it returns, or fails.
+func (r *run) follow(ctx context.Context) (end string, err error) {
+	stage, limit := StageFirstByte, r.conn.clock.NewTimer(r.limits.FirstByte)
+	defer func() { limit.Stop() }()
+	restart := func(d time.Duration) {
+		limit.Stop()
+		limit = r.conn.clock.NewTimer(d)
+	}
+	alive := r.conn.clock.NewTicker(r.conn.dialer.keepalive() / 2)
+	defer alive.Stop()
+	done := ctx.Done()
+	errEnded := false
+	for {
+		select {
+		case e := <-r.events:
+			switch {
+			case e.mark == markBegin:
+				r.begun, stage = true, StageRun
+				// The machine speaks again within the lock's wait.
+				restart(r.limits.Lock + r.limits.Grace)
+			case e.mark == markReady:
+				r.started = true
+				r.tell("go")
+				restart(r.script.Timeout + r.limits.Grace)
+			case e.mark == markShell:
+			case e.mark == markSudo:
+				r.sudo = true
+			case e.mark == markNoBash, e.mark == markNoSudo:
+				return "", r.unusable(e.mark)
+			case e.mark != "":
+				end = e.mark
+				if errEnded {
+					return end, nil
+				}
+				restart(endGrace)
+			case e.errMark != "":
+				errEnded = errEnded || isLast(e.errMark)
+				if errEnded && end != "" {
+					return end, nil
+				}
+			case e.refused:
+				return "", fault.New(fault.Host, "ShellUnusable", nil, "%s: the SSH server refuses to run commands for this account", r.conn.target)
+			case e.status != nil:
+				r.status = e.status
+				if end == "" && !r.stopping {
+					restart(endGrace)
+				}
+			case e.closed && end != "":
+				return end, nil
+			case e.closed && r.stopping:
+				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
+			case e.closed:
+				return "", r.broken(stage)
+			}
+		case <-alive.C():
+			if r.begun {
+				r.tell("")
+			}
+		case <-limit.C():
+			switch {
+			case end != "":
+				return end, nil
+			case r.stopping:
+				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
+			case r.status != nil:
+				return "", r.broken(stage)
+			default:
+				return "", r.late(stage)
+			}
+		case <-done:
+			if !r.started {
+				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
+			}
+			done, r.stopping = nil, true
+			r.tell("stop")
+			restart(r.limits.Stop)
+		}
+	}
+}
