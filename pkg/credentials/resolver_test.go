@@ -143,7 +143,7 @@ func TestTargetFillsDefaultsAndDecryptsOncePerSecretVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(first.Key.PublicKey().Marshal()) == string(second.Key.PublicKey().Marshal()) {
+	if first.Key.Fingerprint() == second.Key.Fingerprint() {
 		t.Fatal("the old key was used after rotation")
 	}
 

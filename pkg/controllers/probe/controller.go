@@ -1,0 +1,337 @@
+// Package probe looks at machines that nobody holds: whether they answer, what they are, and whether a kubelet runs on them that
+// should not. It decides which hosts are Available, which are Unhealthy and why, and which must leave before they may be claimed again.
+//
+// It writes SSHHost.status through the inventory, for unclaimed hosts only, and events; on machines it changes nothing. Hosts that are
+// claimed, in use, leaving or in maintenance are never contacted, and what is not provably ours on a machine is reported and left alone.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+)
+
+// Options are what a Controller works with. Zero values of Concurrency, Interval, Timeout, KubeletUnits and Random take the default.
+type Options struct {
+	Inventory   *host.Inventory
+	Credentials *credentials.Resolver
+	Dialer      *ssh.Dialer
+	// Nodes reads Nodes, by an index on spec.providerID.
+	Nodes    client.Reader
+	Recorder events.EventRecorder
+	Clock    clock.Clock
+	// ClusterUID and Instance are what owner files on machines name.
+	ClusterUID, Instance string
+	// Concurrency bounds the probes that run at a time. Default: 32
+	Concurrency int
+	// Interval between probes of one host; up to a fifth is added to it at random. Default: 2m
+	Interval time.Duration
+	// Timeout of one probe, from dialling to the last byte. Default: 30s
+	Timeout time.Duration
+	// KubeletUnits are the systemd units that run a kubelet. Default: kubelet
+	KubeletUnits []string
+	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2
+	Random func() float64
+}
+
+// Controller probes hosts.
+type Controller struct {
+	Options
+	// contact does one probe; replaced by tests that have no machines.
+	contact func(context.Context, *v1beta1.SSHHost) observation
+
+	wake chan struct{}
+
+	mu       sync.Mutex
+	schedule *schedule
+	memories map[string]memory
+}
+
+// NewController makes a Controller.
+func NewController(o Options) *Controller {
+	if o.Concurrency <= 0 {
+		o.Concurrency = 32
+	}
+	if o.Interval <= 0 {
+		o.Interval = 2 * time.Minute
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 30 * time.Second
+	}
+	if len(o.KubeletUnits) == 0 {
+		o.KubeletUnits = []string{"kubelet"}
+	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	c := &Controller{Options: o, wake: make(chan struct{}, 1), schedule: newSchedule(o.Concurrency, o.Interval), memories: map[string]memory{}}
+	c.contact = c.overSSH
+	return c
+}
+
+// Name of the controller, as logs show it.
+func (c *Controller) Name() string { return "sshhost.probe" }
+
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
+
+// Register adds the controller to a manager: it runs while this replica leads.
+func (c *Controller) Register(_ context.Context, mgr manager.Manager) error {
+	if c.ClusterUID == "" {
+		return errors.New("probe: the cluster's UID is not known")
+	}
+	for _, unit := range c.KubeletUnits {
+		if !unitName.MatchString(unit) {
+			return fmt.Errorf("probe: %q is no name of a systemd unit", unit)
+		}
+	}
+	return mgr.Add(c)
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: two replicas that probe would try a wrong key twice as often.
+func (c *Controller) NeedLeaderElection() bool { return true }
+
+// Start probes hosts until ctx ends, and returns when the last probe has.
+func (c *Controller) Start(ctx context.Context) error {
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithName(c.Name()))
+	c.Inventory.Subscribe(c.observe)
+	for _, h := range c.Inventory.All() {
+		c.observe(nil, h)
+	}
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	for ctx.Err() == nil {
+		name, wait := c.take()
+		if name != "" {
+			probes.Go(func() { c.work(ctx, name) })
+			continue
+		}
+		var due <-chan time.Time
+		if wait >= 0 {
+			timer := c.Clock.NewTimer(wait)
+			due = timer.C()
+			c.await(ctx, due)
+			timer.Stop()
+			continue
+		}
+		c.await(ctx, nil)
+	}
+	return nil
+}
+
+func (c *Controller) await(ctx context.Context, due <-chan time.Time) {
+	select {
+	case <-ctx.Done():
+	case <-c.wake:
+	case <-due:
+	}
+}
+
+func (c *Controller) take() (string, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.schedule.take(c.Clock.Now())
+}
+
+// observe keeps the schedule in step with the inventory.
+func (c *Controller) observe(was, is *v1beta1.SSHHost) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if is == nil {
+		c.schedule.drop(was.Name)
+		delete(c.memories, was.Name)
+		return
+	}
+	if was != nil && was.UID != is.UID {
+		delete(c.memories, is.Name)
+	}
+	c.plan(is)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// plan schedules what a host needs; c.mu is held.
+func (c *Controller) plan(h *v1beta1.SSHHost) {
+	m := c.memories[h.Name]
+	switch stageOf(h) {
+	case leaveAlone:
+		c.schedule.drop(h.Name)
+	case park, unpark:
+		c.schedule.plan(h.Name, proven, time.Time{})
+	case probe:
+		c.schedule.plan(h.Name, laneOf(h, m), due(h, m, c.Interval))
+	}
+}
+
+// work does what a host needs, and plans what it needs next.
+func (c *Controller) work(ctx context.Context, name string) {
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("SSHHost", name))
+	began := c.Clock.Now()
+	succeeded := false
+	if h := c.Inventory.Get(name); h != nil {
+		switch stage := stageOf(h); stage {
+		case leaveAlone:
+		case park, unpark:
+			c.maintain(ctx, h)
+		case probe:
+			succeeded = c.probe(ctx, h)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Whatever was planned while this ran was planned on an object that may be older than what this wrote.
+	if h := c.Inventory.Get(name); h != nil {
+		c.plan(h)
+	}
+	c.schedule.done(name, c.Clock.Since(began), succeeded)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// maintain moves a host into maintenance or out of it. Nothing is asked of the machine.
+func (c *Controller) maintain(ctx context.Context, h *v1beta1.SSHHost) {
+	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+		switch stageOf(h) {
+		case park:
+			h.Status.State = v1beta1.HostMaintenance
+			h.Status.Operation = nil
+		case unpark:
+			h.Status.State = v1beta1.HostPending
+		default:
+			return host.ErrFenced
+		}
+		return nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.memories[h.Name]
+	m.earliest = time.Time{} // back from maintenance, it is probed at once
+	c.memories[h.Name] = m
+	c.report(ctx, h, err)
+}
+
+// probe asks the machine and writes what came of it.
+func (c *Controller) probe(ctx context.Context, h *v1beta1.SSHHost) bool {
+	began := c.Clock.Now()
+	o := c.contact(ctx, h)
+	if ctx.Err() != nil {
+		return false // this process is ending; nobody is to blame
+	}
+	outcome := "success"
+	if o.err != nil {
+		outcome = "error"
+		log.FromContext(ctx).V(1).Info("probe failed", "blame", o.err.Blame, "reason", o.err.Reason, "error", o.err.Error())
+	}
+	metrics.ProbeDuration.WithLabelValues(outcome).Observe(c.Clock.Since(began).Seconds())
+	c.remember(h, o)
+	if o.err == nil || o.err.Blame != fault.Cluster {
+		c.report(ctx, h, c.write(ctx, h, o))
+	}
+	return o.err == nil
+}
+
+// write records an observation, unless the host has got a claim or has been replaced since the machine was asked.
+func (c *Controller) write(ctx context.Context, asked *v1beta1.SSHHost, o observation) error {
+	var news []happening
+	updated, err := c.Inventory.Update(ctx, asked.Name, func(h *v1beta1.SSHHost) error {
+		if stageOf(h) != probe || h.UID != asked.UID || h.Status.ClaimEpoch != asked.Status.ClaimEpoch {
+			return host.ErrFenced
+		}
+		now := c.Clock.Now()
+		news = record(h, o, judge(h, o, c.ClusterUID, now), now)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.rememberLeave(updated)
+	for _, n := range news {
+		c.publish(updated, n)
+	}
+	return nil
+}
+
+// rememberLeave makes a host whose leave fails again and again rest longer each time.
+func (c *Controller) rememberLeave(h *v1beta1.SSHHost) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.memories[h.Name]
+	switch host.State(h) {
+	case v1beta1.HostLeaving:
+		m.leaves++
+		m.earliest = c.after(doubled(c.Interval, m.leaves))
+	case v1beta1.HostAvailable:
+		m.leaves = 0
+	}
+	c.memories[h.Name] = m
+}
+
+// remember keeps what the next probe's time depends on.
+func (c *Controller) remember(h *v1beta1.SSHHost, o observation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.memories[h.Name]
+	m.generation = h.Generation
+	if o.err == nil {
+		m.failures, m.boot = 0, o.facts.boot
+	} else if o.err.Blame != fault.Cluster {
+		m.failures++
+	}
+	m.earliest = c.after(pause(o.err, max(m.failures, 1), c.Interval))
+	c.memories[h.Name] = m
+}
+
+// after is when a rest that begins now ends. It may end up to a fifth later, so that hosts do not march in step.
+func (c *Controller) after(rest time.Duration) time.Time {
+	return c.Clock.Now().Add(rest + time.Duration(c.Random()*float64(rest)/5))
+}
+
+func (c *Controller) report(ctx context.Context, h *v1beta1.SSHHost, err error) {
+	if err == nil || errors.Is(err, host.ErrFenced) || apierrors.IsNotFound(err) || ctx.Err() != nil {
+		return // somebody else took over, which is no failure
+	}
+	log.FromContext(ctx).Error(err, "status of the host could not be written; the next probe writes it", "SSHHost", h.Name)
+}
+
+func (c *Controller) publish(h *v1beta1.SSHHost, n happening) {
+	kind := corev1.EventTypeNormal
+	if n.warning {
+		kind = corev1.EventTypeWarning
+	}
+	if n.reason == v1beta1.ReasonForeignKubelet {
+		metrics.ZombieActions.WithLabelValues("parked_foreign").Inc()
+	}
+	c.Recorder.Eventf(h, nil, kind, n.reason, "Probe", "%s", note(n.message))
+}
+
+// note cuts a message to what events.k8s.io takes.
+func note(message string) string {
+	const limit = 1000
+	if len(message) <= limit {
+		return message
+	}
+	return strings.ToValidUTF8(message[:limit], "") + "…"
+}

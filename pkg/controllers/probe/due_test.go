@@ -1,0 +1,166 @@
+package probe
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func at(offset time.Duration) *metav1.Time { return new(metav1.NewTime(noon.Add(offset))) }
+
+type edit = func(*v1beta1.SSHHost)
+
+func aHost(edits ...edit) *v1beta1.SSHHost {
+	h := &v1beta1.SSHHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "pool", Name: "h1", UID: "uid-h1", Generation: 1},
+		Spec:       v1beta1.SSHHostSpec{Address: "192.0.2.7", Port: 22, User: "root", SSHKeySecretRef: v1beta1.SecretReference{Name: "login"}},
+	}
+	for _, e := range edits {
+		e(h)
+	}
+	return h
+}
+
+func state(s v1beta1.HostState) edit { return func(h *v1beta1.SSHHost) { h.Status.State = s } }
+
+func probed(offset time.Duration) edit {
+	return func(h *v1beta1.SSHHost) { h.Status.LastProbeTime, h.Status.ObservedGeneration = at(offset), h.Generation }
+}
+
+func claimed(h *v1beta1.SSHHost) { h.Status.ClaimRef = &v1beta1.ClaimReference{Name: "c", UID: "u"} }
+
+func annotated(key, value string) edit {
+	return func(h *v1beta1.SSHHost) { metav1.SetMetaDataAnnotation(&h.ObjectMeta, key, value) }
+}
+
+func leavePending(h *v1beta1.SSHHost) {
+	host.SetCondition(h, noon, v1beta1.ConditionLeavePending, metav1.ConditionTrue, v1beta1.ReasonLeaveFailed, "")
+}
+
+func deleting(h *v1beta1.SSHHost) { h.DeletionTimestamp = at(0) }
+
+func failed(reason string, last, notBefore time.Duration) edit {
+	return func(h *v1beta1.SSHHost) {
+		h.Status.Failures = &v1beta1.HostFailures{Count: 1, LastReason: reason, LastTime: at(last), NotBefore: at(notBefore)}
+	}
+}
+
+var maintenance = annotated(v1beta1.MaintenanceAnnotation, "")
+
+func TestStageOf(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		host *v1beta1.SSHHost
+		want stage
+	}{
+		{"new", aHost(), probe},
+		{"Available", aHost(state(v1beta1.HostAvailable)), probe},
+		{"Unhealthy", aHost(state(v1beta1.HostUnhealthy)), probe},
+		{"Claimed is the join's", aHost(state(v1beta1.HostClaimed), claimed), leaveAlone},
+		{"InUse is the node's", aHost(state(v1beta1.HostInUse), claimed), leaveAlone},
+		{"InUse without a claim is the join's to heal", aHost(state(v1beta1.HostInUse)), leaveAlone},
+		{"a claim in an odd state is a claim", aHost(state(v1beta1.HostAvailable), claimed), leaveAlone},
+		{"Leaving is the leave's", aHost(state(v1beta1.HostLeaving)), leaveAlone},
+		{"Leaving goes on in maintenance", aHost(state(v1beta1.HostLeaving), maintenance), leaveAlone},
+		{"maintenance while in use changes nothing", aHost(state(v1beta1.HostInUse), claimed, maintenance), leaveAlone},
+		{"annotated", aHost(state(v1beta1.HostAvailable), maintenance), park},
+		{"annotated before the first probe", aHost(maintenance), park},
+		{"annotated while its leave is pending", aHost(state(v1beta1.HostUnhealthy), leavePending, maintenance), park},
+		{"in maintenance", aHost(state(v1beta1.HostMaintenance), maintenance), leaveAlone},
+		{"annotation removed", aHost(state(v1beta1.HostMaintenance)), unpark},
+		{"being deleted", aHost(state(v1beta1.HostAvailable), deleting), leaveAlone},
+		{"being deleted, has yet to leave", aHost(state(v1beta1.HostUnhealthy), leavePending, deleting), probe},
+	} {
+		if got := stageOf(tc.host); got != tc.want {
+			t.Errorf("%s: want %d, got %d", tc.name, tc.want, got)
+		}
+	}
+}
+
+func TestDue(t *testing.T) {
+	const interval = 2 * time.Minute
+	soon := memory{generation: 1, earliest: noon.Add(3 * time.Minute)}
+	for _, tc := range []struct {
+		name   string
+		host   *v1beta1.SSHHost
+		memory memory
+		want   *metav1.Time // nil: now
+	}{
+		{name: "new", host: aHost()},
+		{name: "never probed though Available: made by hand", host: aHost(state(v1beta1.HostAvailable))},
+		{name: "after a restart, an interval after the recorded probe", host: aHost(state(v1beta1.HostAvailable), probed(-time.Minute)), want: at(time.Minute)},
+		{name: "own heartbeat changes nothing (section 2 #10)", host: aHost(state(v1beta1.HostAvailable), probed(0)), memory: soon, want: at(3 * time.Minute)},
+		{name: "an edit of the spec is probed at once (section 2 #10)", host: aHost(state(v1beta1.HostAvailable), probed(0), func(h *v1beta1.SSHHost) { h.Generation = 2 }), memory: soon},
+		{name: "but once, even if the result could not be written", host: aHost(state(v1beta1.HostAvailable), probed(0), func(h *v1beta1.SSHHost) { h.Generation = 2 }),
+			memory: memory{generation: 2, earliest: noon.Add(time.Minute)}, want: at(time.Minute)},
+		{name: "Pending again after its claim ended", host: aHost(state(v1beta1.HostPending), probed(-time.Second))},
+		{name: "Pending after a failed write waits", host: aHost(state(v1beta1.HostPending)), memory: soon, want: at(3 * time.Minute)},
+		{name: "rests after a failed join", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), failed("ScriptFailed", 0, 30*time.Second)), want: at(30 * time.Second)},
+		{name: "a refused login is not repeated within the interval (D6)", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), failed(reasonAuthenticationFailed, 0, 30*time.Second)), want: at(interval)},
+		{name: "a pending leave does not wait for the backoff of joins", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), leavePending, failed("ScriptFailed", 0, time.Hour)), want: at(-time.Hour + interval)},
+	} {
+		want := time.Time{}
+		if tc.want != nil {
+			want = tc.want.Time
+		}
+		if got := due(tc.host, tc.memory, interval); !got.Equal(want) {
+			t.Errorf("%s: want %s, got %s", tc.name, want, got)
+		}
+	}
+}
+
+func TestPause(t *testing.T) {
+	const interval = 2 * time.Minute
+	network := fault.New(fault.Network, "DialTimeout", nil, "")
+	auth := fault.New(fault.Host, reasonAuthenticationFailed, nil, "")
+	for _, tc := range []struct {
+		name     string
+		err      *fault.Error
+		failures int
+		want     time.Duration
+	}{
+		{"success", nil, 0, interval},
+		{"a blip of the network is soon over", network, 1, blip},
+		{"then as others", network, 2, interval},
+		{"a refused login is never repeated within the interval (D6)", auth, 1, interval},
+		{"doubling", auth, 2, 2 * interval},
+		{"doubling", auth, 3, 4 * interval},
+		{"bounded", auth, 4, maxPause},
+		{"bounded, without overflow", auth, 1000, maxPause},
+		{"no machine was asked", fault.New(fault.Configuration, "SSHKeySecretNotFound", nil, ""), 9, interval},
+		{"the API server's fault", fault.New(fault.Cluster, "SSHKeySecretUnreadable", nil, ""), 9, apiPause},
+	} {
+		if got := pause(tc.err, tc.failures, interval); got != tc.want {
+			t.Errorf("%s, %d failures: want %s, got %s", tc.name, tc.failures, tc.want, got)
+		}
+	}
+	if got := pause(auth, 9, time.Hour); got != time.Hour {
+		t.Errorf("an interval longer than the longest pause: got %s", got)
+	}
+}
+
+func TestLaneOf(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		host   *v1beta1.SSHHost
+		memory memory
+		want   lane
+	}{
+		{"new", aHost(), memory{}, unknown},
+		{"answered last time", aHost(state(v1beta1.HostAvailable), probed(0)), memory{}, proven},
+		{"Unhealthy at start", aHost(state(v1beta1.HostUnhealthy), probed(0)), memory{}, suspect},
+		{"failed last time", aHost(state(v1beta1.HostPending), probed(0)), memory{failures: 1}, suspect},
+		{"its node just failed to leave", aHost(state(v1beta1.HostUnhealthy), leavePending, probed(-time.Hour)), memory{earliest: noon}, suspect},
+	} {
+		if got := laneOf(tc.host, tc.memory); got != tc.want {
+			t.Errorf("%s: want %d, got %d", tc.name, tc.want, got)
+		}
+	}
+}
