@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/operator"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
@@ -59,6 +60,9 @@ func Run(s Settings) error {
 	}
 	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.PoolNamespace) })
 	coreCtx, op := operator.NewOperator()
+	if err := ownership.CheckGates(options.FromContext(coreCtx).FeatureGates); err != nil {
+		return err
+	}
 	if err := seam.Assert(op.GetClient()); err != nil {
 		return err
 	}

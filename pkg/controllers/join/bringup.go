@@ -102,7 +102,6 @@ func (c *Controller) catchUp(ctx context.Context, h *v1beta1.SSHHost, stored int
 type plan struct {
 	inputs   profile.Inputs
 	revision profile.Revision
-	redactor *profile.Redactor
 }
 
 func (c *Controller) join(ctx context.Context, h *v1beta1.SSHHost, attempt int32) error {
@@ -159,7 +158,6 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 			return nil, err
 		}
 	}
-	p.redactor = profile.NewRedactor(secretValues(secrets)...)
 	return p, nil
 }
 
@@ -177,14 +175,6 @@ func inputs(h *v1beta1.SSHHost, class *v1beta1.SSHNodeClass, claim *karpv1.NodeC
 	return in
 }
 
-func secretValues(secrets map[string][]byte) []string {
-	values := make([]string, 0, len(secrets))
-	for _, value := range secrets {
-		values = append(values, string(value))
-	}
-	return values
-}
-
 func (c *Controller) install(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, p *plan, attempt int32) error {
 	rendered, err := profile.Render(p.revision, profile.Install, p.inputs)
 	if err != nil {
@@ -196,7 +186,7 @@ func (c *Controller) install(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSH
 		return err
 	}
 	c.event(h, corev1.EventTypeNormal, "Installing", "running install of %s for NodeClaim %s", p.revision.Marker(), h.Status.ClaimRef.Name)
-	return c.run(ctx, conn, h, profile.Install, rendered, p.redactor)
+	return c.run(ctx, conn, h, profile.Install, rendered, p.inputs.Redactor())
 }
 
 func (c *Controller) joinOver(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, p *plan, attempt int32) error {
@@ -204,7 +194,7 @@ func (c *Controller) joinOver(ctx context.Context, conn *ssh.Conn, h *v1beta1.SS
 	if err := c.Tokens.Delete(ctx, c.recorded(h).Status.BootstrapTokenID); err != nil {
 		return err
 	}
-	id, timeout := bootstrap.NewTokenID(), profile.Timeout(p.revision, profile.Join)
+	id, timeout := bootstrap.NewTokenID(), profile.Timeout(&p.revision.Spec, profile.Join)
 	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) {
 		host.MarkJoining(h, p.revision.Marker(), p.revision.Name, id, conn.HostKeyFingerprint(), attempt, now.Add(timeout), now)
 	}); err != nil {
@@ -219,9 +209,8 @@ func (c *Controller) joinOver(ctx context.Context, conn *ssh.Conn, h *v1beta1.SS
 	if err != nil {
 		return err
 	}
-	redactor := profile.NewRedactor(append(secretValues(p.inputs.Secrets), bootstrap.Secrets(token)...)...)
 	c.event(h, corev1.EventTypeNormal, "Joining", "running join of %s for NodeClaim %s", p.revision.Marker(), h.Status.ClaimRef.Name)
-	if err := c.run(ctx, conn, h, profile.Join, rendered, redactor); err != nil {
+	if err := c.run(ctx, conn, h, profile.Join, rendered, p.inputs.Redactor()); err != nil {
 		return err
 	}
 	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) { host.MarkJoined(h, h.StaticProviderID(), now) }); err != nil {

@@ -320,4 +320,3 @@ func (c *Controller) deleteNodeClaim(ctx context.Context, ref *v1beta1.ClaimRefe
 func (c *Controller) event(h *v1beta1.SSHHost, kind, reason, format string, args ...any) {
 	c.Recorder.Eventf(h, nil, kind, reason, reason, format, args...)
 }
-

@@ -161,4 +161,3 @@ func (c *Controller) installedRevision(ctx context.Context, h *v1beta1.SSHHost) 
 }
 
 const reasonNothingInstalled = "NothingInstalled"
-
