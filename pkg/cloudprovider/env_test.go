@@ -343,3 +343,14 @@ func TestStaticAnswers(t *testing.T) {
 		karpcloud.RepairPolicy{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionUnknown, TolerationDuration: 10 * time.Minute},
 	))
 }
+
+// oneClass is a client that knows one class, and copies it as a cache does.
+type oneClass struct {
+	client.Client
+	class *v1beta1.SSHNodeClass
+}
+
+func (o oneClass) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	o.class.DeepCopyInto(into.(*v1beta1.SSHNodeClass))
+	return nil
+}

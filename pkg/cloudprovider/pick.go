@@ -78,4 +78,6 @@ func abbreviate(names []string) string {
 }
 
 // regionOf is the region that the NodePool's template put on a NodeClaim.
-func regionOf(nodeClaim *karpv1.NodeClaim) string { return nodeClaim.Labels[corev1.LabelTopologyRegion] }
+func regionOf(nodeClaim *karpv1.NodeClaim) string {
+	return nodeClaim.Labels[corev1.LabelTopologyRegion]
+}
