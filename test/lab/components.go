@@ -28,7 +28,7 @@ const (
 func (cp *ControlPlane) startEtcd() (*process, error) {
 	urls := make([]string, 2)
 	for i := range urls {
-		port, err := cp.ports.take("127.0.0.1")
+		port, err := cp.ports.Take("127.0.0.1")
 		if err != nil {
 			return nil, err
 		}

@@ -56,7 +56,7 @@ type ControlPlane struct {
 	port      int
 	etcdURL   string
 	pki       *pki
-	ports     ports
+	ports     Ports
 	spawner   *spawner
 	admin     *rest.Config
 	stopOnce  sync.Once
@@ -121,7 +121,7 @@ func (cp *ControlPlane) prepare() (err error) {
 			return err
 		}
 	}
-	if cp.port, err = cp.ports.take(cp.opts.ListenIP); err != nil {
+	if cp.port, err = cp.ports.Take(cp.opts.ListenIP); err != nil {
 		return err
 	}
 	cp.Endpoint = "https://" + net.JoinHostPort(cp.opts.AdvertiseAddress, strconv.Itoa(cp.port))
@@ -206,7 +206,7 @@ func (cp *ControlPlane) Stop() {
 			p.kill()
 		}
 		cp.spawner.close()
-		cp.ports.release()
+		cp.ports.Release()
 		if cp.opts.Dir == "" && cp.Dir != "" {
 			// Failing to remove a temporary directory is no reason to fail a test.
 			_ = os.RemoveAll(cp.Dir)

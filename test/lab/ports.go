@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ports hands out TCP ports that nobody else uses. A port that is merely found free can be taken by another lab before its server
+// Ports hands out TCP ports that nobody else uses. A port that is merely found free can be taken by another lab before its server
 // binds it, so each is reserved by a locked file, and all are below the range that systems use for outgoing connections.
-type ports struct {
+type Ports struct {
 	held []*os.File
 }
 
@@ -22,7 +22,8 @@ const (
 	lastPort  = 31999
 )
 
-func (p *ports) take(ip string) (int, error) {
+// Take reserves a port that is free on ip until Release.
+func (p *Ports) Take(ip string) (int, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return 0, err
@@ -54,7 +55,8 @@ func (p *ports) take(ip string) (int, error) {
 	return 0, fmt.Errorf("found no free TCP port on %s between %d and %d", ip, firstPort, lastPort)
 }
 
-func (p *ports) release() {
+// Release gives all ports back.
+func (p *Ports) Release() {
 	for _, file := range p.held {
 		file.Close()
 	}

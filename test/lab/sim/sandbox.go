@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed bin
+var standIns embed.FS
+
+// installStandIns writes the stand-ins that all machines share into dir. Those in bin/missing are for systems that lack the
+// real program; a real machine has it.
+func installStandIns(dir string) error {
+	return fs.WalkDir(standIns, "bin", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if filepath.Base(filepath.Dir(path)) == "missing" {
+			if _, err := exec.LookPath(entry.Name()); err == nil {
+				return nil
+			}
+		}
+		content, err := standIns.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, entry.Name()), content, 0o755)
+	})
+}
+
+// findBash insists on what the remote half of the transport needs. macOS ships 3.2 of 2007.
+func findBash() (string, error) {
+	path, err := exec.LookPath("bash")
+	if err != nil {
+		return "", fmt.Errorf("simulated machines run their scripts with bash: %w", err)
+	}
+	if err := exec.Command(path, "-c", "((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))").Run(); err != nil {
+		return "", fmt.Errorf("%s is older than bash 4.4, which simulated machines need (on macOS: brew install bash)", path)
+	}
+	return path, nil
+}
+
+// environment is what a command finds on the machine: nothing of the lab's own, above all no KUBECONFIG.
+func (m *Machine) environment() []string {
+	path := []string{m.fleet.bin, filepath.Dir(m.fleet.bash), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return []string{
+		"PATH=" + strings.Join(path, ":"),
+		"HOME=" + filepath.Join(m.root, "root"), "USER=root", "LOGNAME=root", "SHELL=" + m.fleet.bash,
+		"TMPDIR=" + filepath.Join(m.root, "tmp"),
+		"KPSSH_STATE_DIR=" + filepath.Join(m.root, "var/lib/kpssh"),
+		"SIM_ROOT=" + m.root,
+		"SIM_MACHINE=" + m.spec.Name,
+		"SIM_PORT=" + m.fleet.control.port,
+		"SIM_TOKEN=" + m.fleet.token,
+		"SIM_CPU=" + fmt.Sprint(m.spec.CPU),
+		"SIM_UNAME=" + m.spec.uname(),
+		"SIM_CLOCK_SKEW=" + fmt.Sprint(m.spec.ClockSkew),
+		memInfoVariable + "=" + filepath.Join(m.root, "proc/meminfo"),
+		bootIDVariable + "=" + filepath.Join(m.root, "proc/boot_id"),
+		m.marker(),
+	}
+}
+
+// marker is in the environment of every process of this run of the machine, so that they can be found.
+func (m *Machine) marker() string { return "SIM_RUN=" + m.fleet.token + "/" + m.spec.Name + "/" }
+
+// format makes an empty disk.
+func (m *Machine) format() error {
+	if err := os.RemoveAll(m.root); err != nil {
+		return err
+	}
+	for _, dir := range []string{"root", "tmp", "etc", "proc", "opt", "var/lib", "var/log"} {
+		if err := os.MkdirAll(filepath.Join(m.root, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	meminfo := fmt.Sprintf("MemTotal:       %d kB\nMemFree:        %d kB\n", m.spec.Memory.Value()/1024, m.spec.Memory.Value()/2048)
+	return os.WriteFile(filepath.Join(m.root, "proc/meminfo"), []byte(meminfo), 0o644)
+}
