@@ -41,13 +41,16 @@ type faults struct {
 	cutting int     // how many more lists have their connection cut, just before or just after
 	sources map[string]*faultySource
 
-	lists, failed, expired, cuts atomic.Int64
+	lists, failed, expired, cuts, initials atomic.Int64
+
+	listFailed chan struct{} // gets a message when a list failed, if somebody listens
 }
 
 func newFaults(mode string, seed uint64) *faults {
 	return &faults{
 		mode: mode, rand: rand.New(rand.NewPCG(seed, uint64(len(mode)))), sources: map[string]*faultySource{},
-		dialer: connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second}).DialContext),
+		listFailed: make(chan struct{}),
+		dialer:     connrotation.NewDialer((&net.Dialer{Timeout: 10 * time.Second}).DialContext),
 	}
 }
 
@@ -134,6 +137,10 @@ func (s *faultySource) ListWithContext(ctx context.Context, o metav1.ListOptions
 	fails, cutBefore, cutAfter := s.faults.nextList()
 	if fails {
 		s.faults.failed.Add(1)
+		select {
+		case s.faults.listFailed <- struct{}{}:
+		default:
+		}
 		return nil, errInjected
 	}
 	if cutBefore {
@@ -152,7 +159,9 @@ func (s *faultySource) ListWithContext(ctx context.Context, o metav1.ListOptions
 }
 
 func (s *faultySource) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	if o.SendInitialEvents == nil && s.ancient.CompareAndSwap(true, false) {
+	if o.SendInitialEvents != nil {
+		s.faults.initials.Add(1)
+	} else if s.ancient.CompareAndSwap(true, false) {
 		o.ResourceVersion = "1"
 	}
 	inner, err := s.ListerWatcherWithContext.WatchWithContext(ctx, o)

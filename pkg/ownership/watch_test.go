@@ -133,6 +133,9 @@ func report(t *testing.T, writers []*writer, observers []*observer) {
 	for _, o := range observers {
 		f := o.faults
 		t.Logf("%s: %d lists (%d failed), %d watches expired, %d cuts", o.name, f.lists.Load(), f.failed.Load(), f.expired.Load(), f.cuts.Load())
+		if streamed := f.initials.Load() > 0; streamed != (o.name == modeStream) {
+			t.Errorf("%s: objects were streamed: %v", o.name, streamed)
+		}
 		for name, s := range o.seam.Stats() {
 			if s.HandOvers+s.Dropped > 0 {
 				t.Logf("  %s: %+v", name, s)
