@@ -1,0 +1,236 @@
+package chart_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/chart"
+)
+
+func render(t *testing.T, name, namespace string, values map[string]any) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := chart.Render(t.Context(), chart.Release{Name: name, Namespace: namespace, Values: values})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func instance(name string) map[string]any {
+	return map[string]any{"instance": map[string]any{"name": name}}
+}
+
+// H1, C5: any two releases in one cluster are disjoint, however their names are chosen.
+func TestReleasesShareNoObject(t *testing.T) {
+	prefix := strings.Repeat("p", 55)
+	long := func(tail string) map[string]any {
+		values := instance("seg-" + tail)
+		values["fullnameOverride"] = prefix + strings.Repeat("q", 4) + tail + strings.Repeat("q", 10)
+		return values
+	}
+	seen := map[string]string{}
+	for _, release := range []chart.Release{
+		{Name: "kpssh", Namespace: "kp-a", Values: instance("seg-a")},
+		{Name: "kpssh", Namespace: "kp-b", Values: instance("seg-b")},
+		{Name: "b-c", Namespace: "a", Values: instance("seg-c")},
+		{Name: "c", Namespace: "a-b", Values: instance("seg-d")},
+		{Name: "one", Namespace: "long", Values: long("e")},
+		{Name: "two", Namespace: "long", Values: long("f")},
+	} {
+		objects := render(t, release.Name, release.Namespace, release.Values)
+		if len(objects) < 10 {
+			t.Fatalf("%s: only %d objects", release.Name, len(objects))
+		}
+		for _, o := range objects {
+			key := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+			owner := release.Namespace + "/" + release.Name
+			if other, taken := seen[key]; taken {
+				t.Errorf("%s is rendered by %s and by %s", key, other, owner)
+			}
+			seen[key] = owner
+		}
+	}
+}
+
+// C5: the instance's name decides the lease, and there is no other value that could contradict it.
+func TestOneValueNamesTheInstance(t *testing.T) {
+	env := environment(t, render(t, "kpssh", "kp-a", instance("seg-a")))
+	for name, want := range map[string]string{
+		"INSTANCE_NAME": "seg-a", "LEADER_ELECTION_NAME": "kpssh-seg-a", "LEADER_ELECTION_NAMESPACE": "kube-system", "POOL_NAMESPACE": "kp-a",
+	} {
+		if env[name] != want {
+			t.Errorf("%s=%s, want %s", name, env[name], want)
+		}
+	}
+}
+
+func TestABadInstanceNameFailsTheInstallation(t *testing.T) {
+	for _, name := range []any{"", "Seg_A", "-a", strings.Repeat("a", 41), 7} {
+		_, err := chart.Render(t.Context(), chart.Release{Name: "kpssh", Namespace: "kp-a", Values: map[string]any{"instance": map[string]any{"name": name}}})
+		if err == nil || !strings.Contains(err.Error(), "is not a DNS label of at most 40 characters") {
+			t.Errorf("instance.name %v: %v", name, err)
+		}
+	}
+}
+
+// Section 2 #40: without a limit the field reference gives the node's memory, and karpenter would take that for its own.
+func TestResourcesReachKarpenterOnlyWhenSet(t *testing.T) {
+	set := environment(t, render(t, "kpssh", "kp-a", map[string]any{"controller": map[string]any{"resources": map[string]any{
+		"requests": map[string]any{"cpu": "1"}, "limits": map[string]any{"memory": "1Gi"}}}}))
+	unset := environment(t, render(t, "kpssh", "kp-a", map[string]any{"controller": map[string]any{"resources": map[string]any{
+		"requests": map[string]any{"cpu": nil, "memory": nil}}}}))
+	for _, name := range []string{"MEMORY_LIMIT", "CPU_REQUESTS"} {
+		if _, found := set[name]; !found {
+			t.Errorf("%s is missing though the resource is set", name)
+		}
+		if _, found := unset[name]; found {
+			t.Errorf("%s is there though the resource is not set", name)
+		}
+	}
+}
+
+// Section 3 #3: node repair is off unless its gate is named.
+func TestFeatureGatesAreRendered(t *testing.T) {
+	env := environment(t, render(t, "kpssh", "kp-a", map[string]any{"settings": map[string]any{"featureGates": map[string]any{"NodeRepair": true, "NodeOverlay": false}}}))
+	if got := env["FEATURE_GATES"]; got != "NodeOverlay=false,NodeRepair=true" {
+		t.Errorf("FEATURE_GATES=%s", got)
+	}
+	if got, found := environment(t, render(t, "kpssh", "kp-a", nil))["FEATURE_GATES"]; found {
+		t.Errorf("FEATURE_GATES=%s though none is set", got)
+	}
+}
+
+// H4: what a real API server lets the ServiceAccount of instance seg-a do, with the chart's RBAC of two instances installed.
+func TestRBACEndsAtTheSegment(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make test PKG=./test/chart`, which prepares etcd and kube-apiserver")
+	}
+	server := &envtest.Environment{}
+	config, err := server.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	api, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, segment := range []string{"a", "b"} {
+		namespaces := []string{"kp-" + segment, "pool-" + segment, "kube-system", "kube-public"}
+		for _, name := range namespaces {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if err := api.Create(t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+				t.Fatal(err)
+			}
+		}
+		values := instance("seg-" + segment)
+		values["poolNamespace"] = "pool-" + segment
+		for _, o := range render(t, "kpssh", "kp-"+segment, values) {
+			if err := api.Create(t.Context(), o, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+				t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		want                             bool
+		verb, group, resource, namespace string
+		name                             string
+	}{
+		// Its own segment.
+		{true, "update", "coordination.k8s.io", "leases", "kube-system", "kpssh-seg-a"},
+		{true, "create", "coordination.k8s.io", "leases", "kube-system", ""},
+		{true, "watch", "", "secrets", "pool-a", ""},
+		{true, "patch", v1beta1Group, "sshhosts", "pool-a", "h"},
+		{true, "patch", v1beta1Group, "sshhosts/status", "pool-a", "h"},
+		{true, "create", "apps", "controllerrevisions", "pool-a", ""},
+		{true, "create", "", "secrets", "kube-system", ""},
+		{true, "delete", "", "secrets", "kube-system", "bootstrap-token-abcdef"},
+		{true, "get", "", "configmaps", "kube-public", "cluster-info"},
+		{true, "patch", v1beta1Group, "sshnodeclasses", "", "c"},
+		{true, "create", "karpenter.sh", "nodeclaims", "", ""},
+		{true, "delete", "", "nodes", "", "n"},
+		{true, "create", "", "pods/eviction", "default", ""},
+		{true, "create", "events.k8s.io", "events", "default", ""},
+		// The other's, and what nobody needs.
+		{false, "update", "coordination.k8s.io", "leases", "kube-system", "kpssh-seg-b"},
+		{false, "delete", "coordination.k8s.io", "leases", "kube-system", "kpssh-seg-a"},
+		{false, "get", "", "secrets", "pool-b", "k"},
+		{false, "list", v1beta1Group, "sshhosts", "pool-b", ""},
+		{false, "patch", v1beta1Group, "sshhosts/status", "pool-b", "h"},
+		{false, "get", "", "secrets", "kube-system", "bootstrap-token-abcdef"},
+		{false, "list", "", "secrets", "kube-system", ""},
+		{false, "get", "", "secrets", "kp-a", "s"},
+		{false, "get", "", "configmaps", "kube-public", "other"},
+		{false, "create", v1beta1Group, "sshhosts", "pool-a", ""},
+		{false, "delete", v1beta1Group, "sshhosts", "pool-a", "h"},
+		{false, "patch", v1beta1Group, "sshjoinprofiles", "", "p"},
+		{false, "create", v1beta1Group, "sshnodeclasses", "", ""},
+		{false, "create", "", "pods", "default", ""},
+		{false, "create", "", "nodes", "", ""},
+		{false, "patch", "apiextensions.k8s.io", "customresourcedefinitions", "", "c"},
+		{false, "create", "rbac.authorization.k8s.io", "clusterrolebindings", "", ""},
+	} {
+		resource, subresource, _ := strings.Cut(c.resource, "/")
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   "system:serviceaccount:kp-a:kpssh-karpenter-provider-ssh",
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kp-a", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: c.verb, Group: c.group, Resource: resource, Subresource: subresource, Namespace: c.namespace, Name: c.name,
+			},
+		}}
+		if err := api.Create(t.Context(), review); err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != c.want {
+			t.Errorf("%s %s/%s %s in %q: allowed=%v, want %v", c.verb, c.group, c.resource, c.name, c.namespace, review.Status.Allowed, c.want)
+		}
+	}
+}
+
+const v1beta1Group = "karpenter.dklesev.github.io"
+
+// environment gives the controller's variables; one that comes from a field reference has the value "<resource>".
+func environment(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
+	t.Helper()
+	index := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" })
+	if index < 0 {
+		t.Fatal("no Deployment")
+	}
+	containers, _, err := unstructured.NestedSlice(objects[index].Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		t.Fatalf("containers: %v, %v", containers, err)
+	}
+	list, _, err := unstructured.NestedSlice(containers[0].(map[string]any), "env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	for _, item := range list {
+		variable := item.(map[string]any)
+		name := fmt.Sprint(variable["name"])
+		if _, twice := env[name]; twice {
+			t.Errorf("%s is set twice", name)
+		}
+		env[name] = "<resource>"
+		if value, found := variable["value"]; found {
+			env[name] = fmt.Sprint(value)
+		}
+	}
+	return env
+}
