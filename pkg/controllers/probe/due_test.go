@@ -31,7 +31,9 @@ func aHost(edits ...edit) *v1beta1.SSHHost {
 func state(s v1beta1.HostState) edit { return func(h *v1beta1.SSHHost) { h.Status.State = s } }
 
 func probed(offset time.Duration) edit {
-	return func(h *v1beta1.SSHHost) { h.Status.LastProbeTime, h.Status.ObservedGeneration = at(offset), h.Generation }
+	return func(h *v1beta1.SSHHost) {
+		h.Status.LastProbeTime, h.Status.ObservedGeneration = at(offset), h.Generation
+	}
 }
 
 func claimed(h *v1beta1.SSHHost) { h.Status.ClaimRef = &v1beta1.ClaimReference{Name: "c", UID: "u"} }

@@ -1,0 +1,141 @@
+package nodeclass
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
+)
+
+// finding is what is known of a class.
+type finding struct {
+	// reason why no node can be launched with the class; empty if one can.
+	reason string
+	// message says what to do about it.
+	message string
+	// hosts that the class selects, and how many of them can be claimed.
+	hosts, free int32
+}
+
+// tell puts the finding into the Ready condition and reports whether that changed it.
+func (f finding) tell(class *v1beta1.SSHNodeClass, clk clock.Clock) bool {
+	conditions := class.StatusConditions(status.WithClock(clk))
+	if f.reason == "" {
+		return conditions.SetTrue(status.ConditionReady)
+	}
+	return conditions.SetFalse(status.ConditionReady, f.reason, f.message)
+}
+
+// surroundings are the objects that a class refers to, as they are now. Those that do not exist are nil.
+type surroundings struct {
+	profile *v1beta1.SSHJoinProfile
+	// secret is the join Secret; nil too if the class names none.
+	secret *corev1.Secret
+	// cluster is what machines are told of the cluster; clusterFault why that is not known.
+	cluster      bootstrap.Cluster
+	clusterFault *fault.Error
+}
+
+// examine finds out whether a class can be used. An error means that it could not be found out now; it says nothing about the class.
+func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (finding, error) {
+	found := finding{}
+	hosts, err := c.Inventory.Selected(class)
+	if err != nil {
+		found.reason = v1beta1.ReasonSelectorError
+		found.message = err.Error() + ": correct spec.hostSelector"
+		return found, nil
+	}
+	for _, h := range hosts {
+		found.hosts++
+		if ok, _ := host.Claimable(h); ok {
+			found.free++
+		}
+	}
+	around, err := c.surroundings(ctx, class)
+	if err != nil {
+		return finding{}, err
+	}
+	found.reason, found.message = c.judge(class, around, len(hosts))
+	return found, nil
+}
+
+// surroundings reads what the class refers to.
+func (c *Controller) surroundings(ctx context.Context, class *v1beta1.SSHNodeClass) (surroundings, error) {
+	around := surroundings{profile: &v1beta1.SSHJoinProfile{}}
+	if err := c.Client.Get(ctx, types.NamespacedName{Name: class.Spec.JoinProfileRef.Name}, around.profile); apierrors.IsNotFound(err) {
+		around.profile = nil
+	} else if err != nil {
+		return around, fmt.Errorf("reading SSHJoinProfile %s: %w", class.Spec.JoinProfileRef.Name, err)
+	}
+	if ref := class.Spec.JoinSecretRef; ref != nil {
+		around.secret = &corev1.Secret{}
+		if err := c.Client.Get(ctx, types.NamespacedName{Namespace: c.Inventory.Namespace(), Name: ref.Name}, around.secret); apierrors.IsNotFound(err) {
+			around.secret = nil
+		} else if err != nil {
+			return around, fmt.Errorf("reading Secret %s/%s: %w", c.Inventory.Namespace(), ref.Name, err)
+		}
+	}
+	var err error
+	around.cluster, err = c.Discovery.Resolve(ctx, class)
+	if err != nil && !fault.Is(err, fault.Configuration) {
+		return around, err
+	}
+	around.clusterFault = fault.Of(err)
+	return around, nil
+}
+
+// judge says what is wrong with a class, the cause that a person would mend first; empty if nothing is.
+func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hosts int) (reason, message string) {
+	if around.profile == nil {
+		return v1beta1.ReasonProfileNotFound, fmt.Sprintf("SSHJoinProfile %q does not exist: create it, or correct spec.joinProfileRef", class.Spec.JoinProfileRef.Name)
+	}
+	if err := c.validated.of(around.profile); err != nil {
+		return v1beta1.ReasonProfileInvalid, err.Error()
+	}
+	if ref := class.Spec.JoinSecretRef; ref != nil && around.secret == nil {
+		return v1beta1.ReasonJoinSecretNotFound, fmt.Sprintf("Secret %s/%s does not exist: create it, or correct spec.joinSecretRef", c.Inventory.Namespace(), ref.Name)
+	}
+	if around.clusterFault != nil {
+		return v1beta1.ReasonClusterUnknown, around.clusterFault.Error()
+	}
+	if err := rehearse(class, around); err != nil {
+		found := fault.Of(err)
+		return found.Reason, found.Error()
+	}
+	if hosts == 0 {
+		return v1beta1.ReasonNoHosts, fmt.Sprintf("no SSHHost in namespace %s matches spec.hostSelector: create one, label one, or correct the selector", c.Inventory.Namespace())
+	}
+	return "", ""
+}
+
+// rehearse renders the scripts with everything but a machine, so that what cannot be rendered is reported here, once, and not
+// by each join.
+func rehearse(class *v1beta1.SSHNodeClass, around surroundings) error {
+	in := profile.Inputs{
+		ClusterEndpoint: around.cluster.Endpoint, ClusterCA: around.cluster.CA,
+		BootstrapToken: "abcdef.0123456789abcdef", NodeName: "node", HostAddress: "192.0.2.1",
+		Vars: class.Spec.Vars,
+	}
+	if class.Spec.ProviderIDSource != v1beta1.ProviderIDAdopt {
+		in.ProviderID = v1beta1.ProviderIDScheme + "namespace/node"
+	}
+	if around.secret != nil {
+		in.Secrets = around.secret.Data
+	}
+	for _, phase := range []profile.Phase{profile.Install, profile.Join, profile.Leave} {
+		if _, err := profile.Render(profile.RevisionOf(around.profile), phase, in); err != nil {
+			return err
+		}
+	}
+	return nil
+}
