@@ -2,14 +2,11 @@
 # Installs the Debian packages that the e2e suite and `make verify` need, and only those that are missing.
 set -euo pipefail
 
-packages=(
-  debootstrap       # the machines' root file system
-  systemd-container # systemd-nspawn boots them
-  iproute2          # network namespaces are the segments
-  openssh-client    # ssh-keygen
-  zstd              # the root file system's cache
-  shellcheck        # make verify
-)
+cd "$(dirname "$0")/.."
+
+# What real machines need is listed beside the code that boots them; shellcheck is for make verify.
+mapfile -t packages <test/lab/machine/apt-packages.txt
+packages+=(shellcheck)
 missing=()
 for package in "${packages[@]}"; do
   [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")

@@ -29,6 +29,9 @@ if ((${#packages[@]} == 0)); then
   mapfile -t packages < <(go list ./... | grep -vE '/test/(e2e|bench|chaos)(/|$)')
 fi
 
+section "helm: from its Go module, cached (first time: 3 minutes)"
+go run helm.sh/helm/v3/cmd/helm@v3.19.4 version --short
+
 section "compile ${#packages[@]} package(s) and their tests (first time: minutes)"
 go vet "${packages[@]}"
 
