@@ -12,7 +12,9 @@ KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(go run ./test/lab/cmd/lab binaries)}
 export KUBEBUILDER_ASSETS
 
 section "Go benchmarks"
-mapfile -t packages < <(git grep -l '^func Benchmark' -- 'apis/*_test.go' 'pkg/*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+packages=()
+while IFS= read -r package; do packages+=("$package"); done \
+  < <(git grep -l '^func Benchmark' -- 'apis/*_test.go' 'pkg/*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 if ((${#packages[@]} > 0)); then
   go test -run '^$' -bench . -benchmem "${packages[@]}"
 else

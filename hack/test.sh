@@ -26,7 +26,8 @@ echo "control plane binaries: $KUBEBUILDER_ASSETS"
 
 packages=("$@")
 if ((${#packages[@]} == 0)); then
-  mapfile -t packages < <(go list ./... | grep -vE '/test/(e2e|bench|chaos)(/|$)')
+  # No mapfile: macOS has bash 3.
+  while IFS= read -r package; do packages+=("$package"); done < <(go list ./... | grep -vE '/test/(e2e|bench|chaos)(/|$)')
 fi
 
 section "helm: from its Go module, cached (first time: 3 minutes)"
