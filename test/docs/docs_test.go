@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,6 +59,29 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 }
 
+// Faults reach people in events, conditions and the log of a controller that does not start.
+func TestEveryFaultIsExplained(t *testing.T) {
+	page := anchors(read(t, filepath.Join(root, "docs", "troubleshooting.md")))
+	var reasons []string
+	err := filepath.WalkDir(filepath.Join(root, "pkg"), func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			reasons = append(reasons, stringConstants(t, path, "Reason")...)
+			reasons = append(reasons, stringConstants(t, path, "reason")...)
+			reasons = append(reasons, faultLiterals(t, path)...)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(reasons)
+	for _, reason := range slices.Compact(reasons) {
+		if !page[strings.ToLower(reason)] {
+			t.Errorf("docs/troubleshooting.md has no heading for fault reason %s", reason)
+		}
+	}
+}
+
 func TestEveryConditionIsExplained(t *testing.T) {
 	page := read(t, filepath.Join(root, "docs", "troubleshooting.md"))
 	for _, condition := range stringConstants(t, filepath.Join(root, "apis", "v1beta1"), "Condition") {
@@ -95,35 +119,74 @@ func TestMakefileIsDocumented(t *testing.T) {
 	}
 }
 
+// faultLiterals gives the reasons that a package's code writes into fault.New.
+func faultLiterals(t *testing.T, dir string) []string {
+	t.Helper()
+	var reasons []string
+	inspect(t, dir, func(n ast.Node) {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) < 2 {
+			return
+		}
+		callee, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || callee.Sel.Name != "New" {
+			return
+		}
+		if from, ok := callee.X.(*ast.Ident); !ok || from.Name != "fault" {
+			return
+		}
+		if literal, ok := call.Args[1].(*ast.BasicLit); ok {
+			reasons = append(reasons, unquote(t, literal))
+		}
+	})
+	return reasons
+}
+
 // stringConstants gives the values of a package's string constants whose names start with prefix.
 func stringConstants(t *testing.T, dir, prefix string) []string {
+	t.Helper()
+	var values []string
+	inspect(t, dir, func(n ast.Node) {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || len(spec.Names) != 1 || !strings.HasPrefix(spec.Names[0].Name, prefix) || len(spec.Values) != 1 {
+			return
+		}
+		if literal, ok := spec.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			values = append(values, unquote(t, literal))
+		}
+	})
+	return values
+}
+
+// inspect shows every node of a directory's Go files, tests left out.
+func inspect(t *testing.T, dir string, show func(ast.Node)) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var values []string
 	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ast.Inspect(parsed, func(n ast.Node) bool {
-			spec, ok := n.(*ast.ValueSpec)
-			if !ok || len(spec.Names) != 1 || !strings.HasPrefix(spec.Names[0].Name, prefix) || len(spec.Values) != 1 {
-				return true
-			}
-			if literal, ok := spec.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
-				value, err := strconv.Unquote(literal.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				values = append(values, value)
-			}
+			show(n)
 			return true
 		})
 	}
-	return values
+}
+
+func unquote(t *testing.T, literal *ast.BasicLit) string {
+	t.Helper()
+	value, err := strconv.Unquote(literal.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // markdown gives every Markdown file that git knows or would add.
