@@ -93,7 +93,7 @@ func NewFleet(ctx context.Context, opts Options) (_ *Fleet, err error) {
 	if err := os.Mkdir(f.bin, 0o755); err != nil {
 		return nil, err
 	}
-	if err := installStandIns(f.bin); err != nil {
+	if err := installStandIns(f.bin, f.bash); err != nil {
 		return nil, err
 	}
 	if f.control, err = listenControl(f); err != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,7 @@ var standIns embed.FS
 
 // installStandIns writes the stand-ins that all machines share into dir. Those in bin/missing are for systems that lack the
 // real program; a real machine has it.
-func installStandIns(dir string) error {
+func installStandIns(dir, bash string) error {
 	return fs.WalkDir(standIns, "bin", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -29,6 +30,8 @@ func installStandIns(dir string) error {
 		if err != nil {
 			return err
 		}
+		// The kernel wants a path there, and /usr/bin/env would be one more program to start.
+		content = bytes.Replace(content, []byte("#!bash\n"), []byte("#!"+bash+"\n"), 1)
 		return os.WriteFile(filepath.Join(dir, entry.Name()), content, 0o755)
 	})
 }
@@ -76,7 +79,7 @@ func (m *Machine) format() error {
 	if err := os.RemoveAll(m.root); err != nil {
 		return err
 	}
-	for _, dir := range []string{"root", "tmp", "etc", "proc", "opt", "var/lib", "var/log"} {
+	for _, dir := range []string{"root", "tmp", "proc", "opt/kubelet", "etc/kubernetes", "etc/systemd/system", "var/lib/kubelet", "var/log"} {
 		if err := os.MkdirAll(filepath.Join(m.root, dir), 0o755); err != nil {
 			return err
 		}

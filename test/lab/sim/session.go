@@ -3,6 +3,8 @@ package sim
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -10,9 +12,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
-
-	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
 )
 
 // execute runs a command as sshd would on this machine, whose login shell is bash.
@@ -32,8 +33,56 @@ func (m *Machine) execute(ctx context.Context, command string, stdin io.Reader, 
 		// As near to a full disk as one gets without root: nothing can be written to a file. Ignored, the signal becomes an error.
 		command = "trap '' XFSZ; ulimit -f 0\n" + command
 	}
-	shell := sshtest.Shell{Path: m.fleet.bash, Dir: filepath.Join(m.root, "root"), Env: m.environment()}
-	return shell.Exec(ctx, command, &replacer{source: stdin}, stdout, stderr)
+	cmd := exec.Command(m.fleet.bash, "-c", command)
+	cmd.Dir, cmd.Env = filepath.Join(m.root, "root"), m.environment()
+	code, err := converse(ctx, cmd, &replacer{source: stdin}, stdout, stderr)
+	if err != nil {
+		fmt.Fprintf(m.fleet.opts.Log, "sim: %s: %v\n", m.spec.Name, err)
+	}
+	return code
+}
+
+// converse runs a command until it has ended and nobody holds its output any more, as sshd does. When the connection goes (ctx),
+// nothing is killed: the pipes break, and the command has to notice. The result is negative if there is no exit code.
+func converse(ctx context.Context, cmd *exec.Cmd, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	// Not cmd.Run with readers and writers: it would wait for the client to end stdin.
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return -1, err
+	}
+	outRead, outWrite, err := os.Pipe()
+	if err != nil {
+		return -1, err
+	}
+	errRead, errWrite, err := os.Pipe()
+	if err != nil {
+		return -1, errors.Join(err, outRead.Close(), outWrite.Close())
+	}
+	letGo := func() {
+		outRead.Close()
+		errRead.Close()
+	}
+	defer letGo()
+	cmd.Stdout, cmd.Stderr = outWrite, errWrite
+	err = cmd.Start()
+	outWrite.Close()
+	errWrite.Close()
+	if err != nil {
+		return -1, err
+	}
+	go func() {
+		_, _ = io.Copy(in, stdin) // until the client ends it, or the command does
+		in.Close()
+	}()
+	defer context.AfterFunc(ctx, letGo)()
+	var output sync.WaitGroup
+	output.Go(func() { _, _ = io.Copy(stdout, outRead) })
+	output.Go(func() { _, _ = io.Copy(stderr, errRead) })
+	output.Wait()
+	if err := cmd.Wait(); err != nil {
+		return cmd.ProcessState.ExitCode(), nil
+	}
+	return 0, nil
 }
 
 // killProcesses ends every process whose environment carries the marker, until there is none.

@@ -281,7 +281,7 @@ func TestASilentNodeBecomesNotReadyAndComesBackAfterAReboot(t *testing.T) {
 }
 
 func TestManyMachinesJoinAtOnce(t *testing.T) {
-	const count = 40
+	const count = 16
 	c := newCluster(t, sim.Options{Heartbeat: 10 * time.Second})
 	specs := make([]sim.Spec, count)
 	for i := range specs {
