@@ -95,7 +95,7 @@ func (c *Controller) Name() string { return "sshhost.probe" }
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
 
 // Register adds the controller to a manager: it runs while this replica leads.
-func (c *Controller) Register(_ context.Context, mgr manager.Manager) error {
+func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if c.ClusterUID == "" {
 		return errors.New("probe: the cluster's UID is not known")
 	}
@@ -103,6 +103,9 @@ func (c *Controller) Register(_ context.Context, mgr manager.Manager) error {
 		if !unitName.MatchString(unit) {
 			return fmt.Errorf("probe: %q is no name of a systemd unit", unit)
 		}
+	}
+	if err := c.followSecrets(ctx, mgr); err != nil {
+		return err
 	}
 	return mgr.Add(c)
 }
@@ -146,6 +149,14 @@ func (c *Controller) await(ctx context.Context, due <-chan time.Time) {
 	}
 }
 
+// rouse makes the loop look at the schedule again.
+func (c *Controller) rouse() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
 func (c *Controller) take() (string, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,11 +175,11 @@ func (c *Controller) observe(was, is *v1beta1.SSHHost) {
 	if was != nil && was.UID != is.UID {
 		delete(c.memories, is.Name)
 	}
-	c.plan(is)
-	select {
-	case c.wake <- struct{}{}:
-	default:
+	if answered(was, is) {
+		c.urge(is)
 	}
+	c.plan(is)
+	c.rouse()
 }
 
 // plan schedules what a host needs; c.mu is held.
@@ -205,10 +216,7 @@ func (c *Controller) work(ctx context.Context, name string) {
 		c.plan(h)
 	}
 	c.schedule.done(name, c.Clock.Since(began), succeeded)
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.rouse()
 }
 
 // maintain moves a host into maintenance or out of it. Nothing is asked of the machine.
@@ -294,7 +302,7 @@ func (c *Controller) remember(h *v1beta1.SSHHost, o observation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.memories[h.Name]
-	m.generation = h.Generation
+	m.generation, m.urged = h.Generation, false
 	if o.err == nil {
 		m.failures, m.boot = 0, o.facts.boot
 	} else if o.err.Blame != fault.Cluster {

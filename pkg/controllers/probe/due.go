@@ -27,6 +27,8 @@ type memory struct {
 	failures int
 	// leaves since the host was last Available.
 	leaves int
+	// urged is set when a person did something about what was wrong.
+	urged bool
 	// boot is the machine's boot ID.
 	boot string
 }
@@ -68,7 +70,7 @@ func stageOf(h *v1beta1.SSHHost) stage {
 func due(h *v1beta1.SSHHost, m memory, interval time.Duration) time.Time {
 	next := m.earliest
 	switch {
-	case h.Generation != h.Status.ObservedGeneration && h.Generation != m.generation:
+	case m.urged, h.Generation != h.Status.ObservedGeneration && h.Generation != m.generation:
 		return time.Time{}
 	case !next.IsZero():
 	case host.State(h) == v1beta1.HostPending || h.Status.LastProbeTime == nil:

@@ -61,7 +61,7 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 // the recorded key; only a host without any is trusted at first sight.
 func recordHostKey(h *v1beta1.SSHHost, o observation, now time.Time) []happening {
 	if o.err != nil {
-		if o.err.Reason == reasonHostKeyMismatch {
+		if wrongHostKey(o.err) {
 			host.SetCondition(h, now, v1beta1.ConditionHostKeyVerified, metav1.ConditionFalse, v1beta1.ReasonHostKeyMismatch, o.err.Error())
 		}
 		return nil

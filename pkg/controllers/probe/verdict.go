@@ -43,21 +43,20 @@ type verdict struct {
 
 // Event reasons that are no condition's.
 const (
-	eventZombieKubelet    = "ZombieKubelet"
-	eventLeaveResumed     = "LeaveResumed"
-	eventProbeRecovered   = "ProbeRecovered"
-	eventCapacityDrift    = "CapacityDrift"
-	eventHostKeyRecorded  = "HostKeyRecorded"
-	eventHostKeyReplaced  = "HostKeyReplaced"
-	reasonHostKeyMismatch = v1beta1.ReasonHostKeyMismatch
+	eventZombieKubelet   = "ZombieKubelet"
+	eventLeaveResumed    = "LeaveResumed"
+	eventProbeRecovered  = "ProbeRecovered"
+	eventCapacityDrift   = "CapacityDrift"
+	eventHostKeyRecorded = "HostKeyRecorded"
+	eventHostKeyReplaced = "HostKeyReplaced"
 )
 
 // judge decides what becomes of an unclaimed host, from the newest object and what was observed. cluster is the UID of this cluster.
 func judge(h *v1beta1.SSHHost, o observation, cluster string, now time.Time) verdict {
 	if o.err != nil {
 		reason := v1beta1.ReasonProbeFailed
-		if o.err.Reason == reasonHostKeyMismatch {
-			reason = reasonHostKeyMismatch
+		if wrongHostKey(o.err) {
+			reason = v1beta1.ReasonHostKeyMismatch
 		}
 		return verdict{v1beta1.HostUnhealthy, reason, o.err.Error()}
 	}
@@ -160,6 +159,11 @@ func holderOf(h *v1beta1.SSHHost, owner *ssh.Owner, cluster string) holder {
 		return holdsStale
 	}
 	return holdsElsewhere
+}
+
+// wrongHostKey tells whether the machine showed a key that it must not have.
+func wrongHostKey(err *fault.Error) bool {
+	return err.Reason == v1beta1.ReasonHostKeyMismatch || err.Reason == "HostKeyRevoked"
 }
 
 func readyReason(h *v1beta1.SSHHost) string {
