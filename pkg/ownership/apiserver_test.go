@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -37,7 +38,8 @@ var environment struct {
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard()) // the tests break watches by the dozen
+	klog.SetLogger(logr.Discard())  // the tests break watches by the dozen
+	utilruntime.ErrorHandlers = nil // their pauses mix real time with the time of a bubble
 	code := m.Run()
 	if environment.env != nil {
 		if err := environment.env.Stop(); err != nil {

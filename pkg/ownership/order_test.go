@@ -78,10 +78,10 @@ func (r *orderRules) set(gaining bool) {
 // F2: nodes that users deleted while their class was not there are in the state that is most dangerous to show in the wrong order.
 func TestKindsMoveInOrder(t *testing.T) {
 	const count = 12
-	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
-	defer cancel()
 	cfg := apiServer(t)
 	live := api(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
+	defer cancel()
 	f := newFaults(modeStream, 1)
 	rules := &orderRules{gaining: true}
 	o := observe(t, cfg, f, func(o *observer) { rules.watchOver(o, count) })
