@@ -10,6 +10,8 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -17,8 +19,17 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
 
-// helm is the pinned command. hack/test.sh builds it ahead of the tests, which takes minutes once.
-var helm = []string{"go", "run", "helm.sh/helm/v3/cmd/helm@v3.19.4"}
+// helmPackage is the pinned command. hack/test.sh builds it ahead of the tests, which takes minutes once.
+const helmPackage = "helm.sh/helm/v3/cmd/helm@v3.19.4"
+
+// helm gives the executable that `go run` has built and cached: to start it by way of `go run` each time costs seconds.
+var helm = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "run", "-exec", "echo", helmPackage).Output()
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", helmPackage, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
 
 // Release is an installation of the chart.
 type Release struct {
@@ -37,8 +48,12 @@ func Render(ctx context.Context, release Release) ([]*unstructured.Unstructured,
 	if err != nil {
 		return nil, err
 	}
-	args := append(helm[1:len(helm):len(helm)], "template", release.Name, filepath.Join(root, "charts", "karpenter-provider-ssh"), "--namespace", release.Namespace, "--kube-version", "1.35.4", "--values", "-")
-	cmd := exec.CommandContext(ctx, helm[0], args...)
+	executable, err := helm()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, executable, "template", release.Name, filepath.Join(root, "charts", "karpenter-provider-ssh"),
+		"--namespace", release.Namespace, "--kube-version", "1.35.4", "--values", "-")
 	cmd.Stdin = bytes.NewReader(values)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
