@@ -36,7 +36,7 @@ k_survivors() {
 	local -a vars
 	local -A parent=() session=() mark=()
 	k_live=()
-	{ IFS= read -r line </proc/$$/stat; } 2>/dev/null || return 1
+	{ IFS= read -r line </proc/self/stat; } 2>/dev/null || return 1
 	set -- ${line##*) }
 	own=$4
 	for dir in /proc/[0-9]*; do
@@ -98,7 +98,7 @@ k_purge() {
 # Watches the client and the deadline in a process of its own. Writes why it acted, then kills for as long as the main shell
 # lives: the script may not have started yet.
 k_watch() {
-	trap - PIPE
+	trap '' PIPE # the main shell, which reads this one's word, may have been killed
 	local end seen left line reason=
 	k_clock
 	seen=$k_now end=$((k_now + k_limit))
@@ -121,7 +121,7 @@ k_watch() {
 			fi
 		fi
 	done
-	printf '%s\n' "$reason"
+	printf '%s\n' "$reason" 2>/dev/null
 	while :; do
 		k_purge
 		kill -0 $$ 2>/dev/null || break
@@ -198,16 +198,13 @@ k_main() {
 	done
 	exec 8< <(k_watch 2>/dev/null)
 	watch=$!
-	KPSSH_RUN=$k_token setsid bash -c '
-		IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125
-		exec 3<&-
-		set --
-		eval "$k_env"
-		unset -v k_env
-		set -euo pipefail
-		eval "unset -v k_body; $k_body"' "kpssh-$k_phase" "${#k_env}" "${#k_body}" \
-		3< <(printf '%s%s' "$k_env" "$k_body") 7<&- 8<&- 9>&-
+	exec 3< <(printf '%s%s' "$k_env" "$k_body")
+	# One line, so that the line numbers in bash's messages are the script's own.
+	KPSSH_RUN=$k_token setsid bash -c \
+		'IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125; exec 3<&-; set --; eval "$k_env"; unset -v k_env; set -euo pipefail; eval "unset -v k_body; $k_body"' \
+		"kpssh-$k_phase" "${#k_env}" "${#k_body}" 7<&- 8<&- 9>&-
 	code=$?
+	exec 3<&-
 	# The watcher's word is read after it is dead, so that it cannot change its mind.
 	kill -KILL "$watch" 2>/dev/null
 	read -r reason <&8

@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// patience is how long a command may take to end by itself once its client is gone.
+const patience = 30 * time.Second
+
 // drain is how long output is still read after a command has ended while a process it left behind holds the pipes.
 const drain = 200 * time.Millisecond
 
@@ -27,7 +30,9 @@ type Shell struct {
 }
 
 // Exec is a Server's Exec.
-func (s Shell) Exec(_ context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) int {
+//
+// A command that is still there half a minute after ctx has ended is killed, so that a test never waits for ever; its children are not.
+func (s Shell) Exec(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) int {
 	path := s.Path
 	if path == "" {
 		path = "/bin/sh"
@@ -51,6 +56,20 @@ func (s Shell) Exec(_ context.Context, command string, stdin io.Reader, stdout, 
 		s.Started(cmd.Process.Pid)
 	}
 	pipes.closeTheirs()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			_ = cmd.Process.Kill()
+		}
+	}()
 	go func() {
 		_, _ = io.Copy(pipes.in[1], stdin)
 		_ = pipes.in[1].Close()
