@@ -25,7 +25,7 @@ const (
 	pollInterval   = 50 * time.Millisecond
 )
 
-func (cp *ControlPlane) startEtcd() (*process, error) {
+func (cp *ControlPlane) startEtcd() (*Process, error) {
 	urls := make([]string, 2)
 	for i := range urls {
 		port, err := cp.ports.Take("127.0.0.1")
@@ -47,7 +47,7 @@ func (cp *ControlPlane) startEtcd() (*process, error) {
 	})
 }
 
-func (cp *ControlPlane) startAPIServer() (*process, error) {
+func (cp *ControlPlane) startAPIServer() (*Process, error) {
 	args := []string{
 		"--etcd-servers=" + cp.etcdURL,
 		"--bind-address=" + cp.opts.ListenIP,
@@ -86,7 +86,7 @@ func (cp *ControlPlane) startAPIServer() (*process, error) {
 	return cp.run("kube-apiserver", append(args, cp.opts.APIServerArgs...))
 }
 
-func (cp *ControlPlane) startControllerManager() (*process, error) {
+func (cp *ControlPlane) startControllerManager() (*Process, error) {
 	// One client in system:masters, not one ServiceAccount per controller: half the start-up time, and nothing here tests
 	// Kubernetes' own permissions.
 	kubeconfig, err := cp.Kubeconfig("system:kube-controller-manager", "system:masters")
@@ -110,7 +110,7 @@ func (cp *ControlPlane) startControllerManager() (*process, error) {
 	}, cp.opts.ControllerManagerArgs...))
 }
 
-func (cp *ControlPlane) startScheduler() (*process, error) {
+func (cp *ControlPlane) startScheduler() (*Process, error) {
 	kubeconfig, err := cp.Kubeconfig("system:kube-scheduler")
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (cp *ControlPlane) startScheduler() (*process, error) {
 }
 
 // waitReady polls readyz until it answers 200.
-func (cp *ControlPlane) waitReady(ctx context.Context, apiserver, etcd *process) error {
+func (cp *ControlPlane) waitReady(ctx context.Context, apiserver, etcd *Process) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cp.pki.ca.certPEM)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
@@ -156,7 +156,7 @@ func (cp *ControlPlane) waitReady(ctx context.Context, apiserver, etcd *process)
 }
 
 // waitDefaultServiceAccount: no pod can be created before.
-func (cp *ControlPlane) waitDefaultServiceAccount(ctx context.Context, manager *process) error {
+func (cp *ControlPlane) waitDefaultServiceAccount(ctx context.Context, manager *Process) error {
 	client, err := kubernetes.NewForConfig(cp.admin)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (cp *ControlPlane) localURL() string {
 type fatal struct{ error }
 
 // poll calls check until it succeeds, the process that it depends on ends, or patience does.
-func poll(ctx context.Context, p *process, check func() error) error {
+func poll(ctx context.Context, p *Process, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)

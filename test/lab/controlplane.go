@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -61,7 +62,7 @@ type ControlPlane struct {
 	admin     *rest.Config
 	stopOnce  sync.Once
 	mu        sync.Mutex
-	processes []*process
+	processes []*Process
 	stopping  bool
 }
 
@@ -179,14 +180,20 @@ func (cp *ControlPlane) startAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// run starts a component and remembers it for Stop.
-func (cp *ControlPlane) run(name string, args []string) (*process, error) {
+// run starts a component.
+func (cp *ControlPlane) run(name string, args []string) (*Process, error) {
+	return cp.Start(name, filepath.Join(cp.Assets, name), args, nil)
+}
+
+// Start runs any program for as long as the control plane lives, unless it ends before. Its output goes to logs/<name>.log, where
+// a program of the same name that ran before has left its own. env is added to this process's environment.
+func (cp *ControlPlane) Start(name, path string, args, env []string) (*Process, error) {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	if cp.stopping {
 		return nil, errors.New("the control plane is stopping")
 	}
-	p, err := cp.spawner.start(name, filepath.Join(cp.Dir, "logs"), filepath.Join(cp.Assets, name), args, nil)
+	p, err := cp.spawner.start(name, filepath.Join(cp.Dir, "logs"), path, args, env)
 	if err != nil {
 		return nil, err
 	}
@@ -202,8 +209,9 @@ func (cp *ControlPlane) Stop() {
 		cp.stopping = true
 		processes := cp.processes
 		cp.mu.Unlock()
-		for _, p := range processes {
-			p.kill()
+		// The last first: what depends on others should not be seen complaining that they are gone.
+		for _, p := range slices.Backward(processes) {
+			p.Kill()
 		}
 		cp.spawner.close()
 		cp.ports.Release()

@@ -127,7 +127,7 @@ func (cp *ControlPlane) InstallBootstrap(ctx context.Context, instances ...strin
 			return err
 		})
 	}
-	group.Go(func() error { return cp.publishClusterInfo(ctx, client) })
+	group.Go(func() error { return cp.PublishClusterInfo(ctx) })
 	return group.Wait()
 }
 
@@ -135,8 +135,12 @@ func groupSubject(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}
 }
 
-// publishClusterInfo writes what kubeadm would: where the API server is and who signs its certificate.
-func (cp *ControlPlane) publishClusterInfo(ctx context.Context, client kubernetes.Interface) error {
+// PublishClusterInfo writes ConfigMap kube-public/cluster-info as kubeadm would: where the API server is and who signs its certificate.
+func (cp *ControlPlane) PublishClusterInfo(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(cp.admin)
+	if err != nil {
+		return err
+	}
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"": {Server: cp.Endpoint, CertificateAuthorityData: cp.CA()}},
 	})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// process is a child with its log. It never outlives its parent: see spawner.
-type process struct {
+// Process is a child with its log. It never outlives this process.
+type Process struct {
 	name    string
 	logPath string
 	cmd     *exec.Cmd
@@ -40,8 +40,8 @@ func newSpawner() *spawner {
 func (s *spawner) close() { close(s.work) }
 
 // start runs a program with its output in logDir/<name>.log.
-func (s *spawner) start(name, logDir, path string, args, env []string) (*process, error) {
-	p := &process{name: name, logPath: filepath.Join(logDir, name+".log"), done: make(chan struct{})}
+func (s *spawner) start(name, logDir, path string, args, env []string) (*Process, error) {
+	p := &Process{name: name, logPath: filepath.Join(logDir, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -71,13 +71,28 @@ func (s *spawner) start(name, logDir, path string, args, env []string) (*process
 	return p, nil
 }
 
+// LogPath is the file that has the process's output.
+func (p *Process) LogPath() string { return p.logPath }
+
+// Pid of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err is why it ended; valid once Done is closed, nil for exit code 0.
+func (p *Process) Err() error { return p.err }
+
+// LogTail is the end of its output.
+func (p *Process) LogTail(lines int) string { return string(tail(p.logPath, lines)) }
+
 // signal goes to the whole group.
-func (p *process) signal(sig syscall.Signal) {
+func (p *Process) signal(sig syscall.Signal) {
 	_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 }
 
-// kill ends the process at once and waits until it is gone.
-func (p *process) kill() {
+// Kill ends the process at once (SIGKILL) and waits until it is gone.
+func (p *Process) Kill() {
 	select {
 	case <-p.done:
 	default:
@@ -86,8 +101,8 @@ func (p *process) kill() {
 	}
 }
 
-// stop asks first.
-func (p *process) stop(grace time.Duration) {
+// Stop asks (SIGTERM), and kills after the grace period.
+func (p *Process) Stop(grace time.Duration) {
 	select {
 	case <-p.done:
 		return
@@ -97,12 +112,12 @@ func (p *process) stop(grace time.Duration) {
 	select {
 	case <-p.done:
 	case <-time.After(grace):
-		p.kill()
+		p.Kill()
 	}
 }
 
 // failure explains a process that ended by itself, or is not ready in time, with the end of its log.
-func (p *process) failure(why error) error {
+func (p *Process) failure(why error) error {
 	return fmt.Errorf("%s: %w; end of %s:\n%s", p.name, why, p.logPath, tail(p.logPath, 25))
 }
 

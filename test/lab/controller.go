@@ -1,0 +1,83 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// BuildController compiles cmd/controller of the working tree into dir and returns the binary's path.
+func BuildController(ctx context.Context, dir string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "controller")
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", binary}, append(buildFlags, "./cmd/controller")...)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=auto", "GOFLAGS=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if output, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		return "", fmt.Errorf("building the controller: %w\n%s", err, bytes.TrimSpace(output))
+	}
+	return binary, nil
+}
+
+// ControllerOptions of one controller process.
+type ControllerOptions struct {
+	// Binary is what BuildController returned.
+	Binary string
+	// Name of the process's log. Default: controller-<Instance>
+	Name string
+	// Instance and PoolNamespace as in INSTANCE_NAME and POOL_NAMESPACE. Default: "default", "kpssh-system"
+	Instance, PoolNamespace string
+	// Kubeconfig it uses. Default: one of a cluster administrator
+	Kubeconfig string
+	// Env is added, NAME=value; it wins over what StartController sets.
+	Env []string
+}
+
+// StartController runs a real controller process, as its Deployment would, with ports of its own for metrics and health. It returns
+// at once; the process's log tells the rest.
+func (cp *ControlPlane) StartController(o ControllerOptions) (*Process, error) {
+	if o.Instance == "" {
+		o.Instance = "default"
+	}
+	if o.PoolNamespace == "" {
+		o.PoolNamespace = "kpssh-system"
+	}
+	if o.Name == "" {
+		o.Name = "controller-" + o.Instance
+	}
+	if o.Kubeconfig == "" {
+		var err error
+		if o.Kubeconfig, err = cp.Kubeconfig("kpssh-controller-"+o.Instance, "system:masters"); err != nil {
+			return nil, err
+		}
+	}
+	env := []string{"KUBECONFIG=" + o.Kubeconfig, "INSTANCE_NAME=" + o.Instance, "POOL_NAMESPACE=" + o.PoolNamespace}
+	for _, name := range []string{"METRICS_PORT", "HEALTH_PROBE_PORT"} {
+		port, err := cp.takePort()
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, name+"="+strconv.Itoa(port))
+	}
+	return cp.Start(o.Name, o.Binary, nil, append(env, o.Env...))
+}
+
+// takePort reserves one for the control plane's life, on all addresses.
+func (cp *ControlPlane) takePort() (int, error) {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	return cp.ports.Take("0.0.0.0")
+}
