@@ -159,7 +159,7 @@ func TestCreateReturnsEverythingKarpenterSchedulesOn(t *testing.T) {
 func TestCreatePicksTheCheapestMachineThatFits(t *testing.T) {
 	fleet := []client.Object{
 		webClass(), profile("2"),
-		freeHost("small-gpu", sized("2", "4Gi"), with("nvidia.com/gpu", "1")),
+		freeHost("small-gpu", sized("2", "6Gi"), with("nvidia.com/gpu", "1")),
 		freeHost("small-more-memory", sized("2", "8Gi")),
 		freeHost("small-b", sized("2", "4Gi"), inZone("east")),
 		freeHost("small-installed", sized("2", "4Gi"), inZone("west"), marked("kubelet@2")),

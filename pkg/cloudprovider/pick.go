@@ -34,7 +34,7 @@ func pick(types []instancetype.Type, nodeClaim *karpv1.NodeClaim) (candidates []
 		fitting = append(fitting, t.Name)
 		found := choice{Candidate: host.Candidate{InstanceType: t.Name}, price: math.MaxFloat64, shape: t.Shape}
 		for index, zone := range t.Zones {
-			if offering := t.Offerings[index]; offering.Available && wanted.IsCompatible(offering.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+			if offering := t.Offerings[index]; wanted.IsCompatible(offering.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 				found.price = min(found.price, offering.Price)
 				found.Hosts = append(found.Hosts, zone.Free...)
 			}
