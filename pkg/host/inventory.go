@@ -353,3 +353,12 @@ func (i *Inventory) SetFinalizer(ctx context.Context, name string, present bool)
 		}
 	}
 }
+
+// Count counts the hosts by state and host class.
+func (i *Inventory) Count() map[metrics.PoolKey]int {
+	counts := map[metrics.PoolKey]int{}
+	for _, h := range i.All() {
+		counts[metrics.PoolKey{State: string(State(h)), HostClass: h.HostClass()}]++
+	}
+	return counts
+}

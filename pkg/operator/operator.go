@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -32,6 +33,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	poolmetrics "github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
@@ -104,9 +106,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := inventory.Register(ctx, op.Manager); err != nil {
 		return err
 	}
+	if err := crmetrics.Registry.Register(poolmetrics.Pool(inventory.Count)); err != nil {
+		return err
+	}
 	resolver := credentials.NewResolver(op.GetClient())
 	discovery := bootstrap.NewDiscovery(live)
-	dialer := ssh.NewDialer(op.Clock)
+	dialer := &ssh.Dialer{}
 
 	provider := cloudprovider.New(s.Instance, op.GetClient(), live, inventory, classes.Mine, op.EventRecorder, op.Clock)
 	decorated := metrics.Decorate(provider)
