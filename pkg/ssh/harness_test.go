@@ -5,10 +5,13 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,4 +138,36 @@ func shellPath(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// program puts a shell script on the machine's PATH.
+func program(m *machine, name, body string) {
+	m.t.Helper()
+	if err := os.WriteFile(filepath.Join(m.bin, name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil { //nolint:gosec // it must be executable
+		m.t.Fatal(err)
+	}
+}
+
+// notRoot makes the account an ordinary one, whoever runs the tests.
+func notRoot(m *machine) { program(m, "id", "echo 1000") }
+
+// onlyBin leaves nothing on PATH but what the test put there.
+func onlyBin(m *machine) {
+	m.Exec = sshtest.Shell{Dir: m.dir, Env: []string{"PATH=" + m.bin}}.Exec
+}
+
+// kill ends a process that a test left stopped, and its children.
+func kill(t *testing.T, text string) {
+	t.Helper()
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, child := range strings.Fields(string(children)) {
+		if n, err := strconv.Atoi(child); err == nil {
+			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
 }

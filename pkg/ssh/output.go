@@ -51,12 +51,11 @@ func valid(s string) string { return strings.ToValidUTF8(s, "�") }
 
 // cutStart drops the rest of a rune whose beginning is missing.
 func cutStart(s string) string {
-	for i := 0; i < len(s) && i < utf8.UTFMax; i++ {
-		if utf8.RuneStart(s[i]) {
-			return s[i:]
-		}
+	n := 0
+	for n < len(s) && n < utf8.UTFMax-1 && !utf8.RuneStart(s[n]) {
+		n++
 	}
-	return s
+	return s[n:]
 }
 
 // cutEnd drops the beginning of a rune whose rest is missing.
