@@ -3,6 +3,8 @@ package lab
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,14 +13,30 @@ import (
 	"syscall"
 )
 
-// BuildController compiles cmd/controller of the working tree into dir and returns the binary's path.
-func BuildController(ctx context.Context, dir string) (string, error) {
+// BuildController compiles cmd/controller of the working tree and returns the binary's path, in the user's cache directory: where it
+// is current, nothing is linked again.
+func BuildController(ctx context.Context) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	// Working trees do not share one, and processes that share a working tree build it one after the other.
+	sum := sha256.Sum256([]byte(root))
+	dir := filepath.Join(cache, "controller-"+hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lockFile(ctx, filepath.Join(dir, "lock"), func(string) {})
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	binary := filepath.Join(dir, "controller")
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", binary}, append(buildFlags, "./cmd/controller")...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, "./cmd/controller")...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=auto", "GOFLAGS=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
