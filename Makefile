@@ -31,7 +31,7 @@ test: ## Run the unit and integration tests (etcd and kube-apiserver are built o
 	hack/test.sh $(PKG)
 
 .PHONY: e2e
-e2e: ## Run the end-to-end suite on real machines in systemd-nspawn. Needs root; see e2e-deps.
+e2e: ## Run the end-to-end suite on real machines in systemd-nspawn. Needs root; see e2e-deps. RUN=regexp narrows it.
 	hack/e2e.sh
 
 .PHONY: bench

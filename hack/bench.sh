@@ -7,9 +7,7 @@ source hack/section.sh
 export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 trap section_end EXIT
 
-section "etcd, kube-apiserver: from Go modules, cached"
-KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(go run ./test/lab/cmd/lab binaries)}
-export KUBEBUILDER_ASSETS
+prepare_control_plane
 
 section "Go benchmarks"
 packages=()

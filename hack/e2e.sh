@@ -10,20 +10,10 @@ if ((EUID != 0)); then
   echo "make e2e needs root: it makes network namespaces and boots machines with systemd-nspawn. Nothing outlives the run." >&2
   exit 1
 fi
-verdict() {
-  local code=$?
-  section_end
-  if ((code == 0)); then
-    printf '\nPASS: e2e, %s\n' "$(elapsed 0)"
-  else
-    printf '\nFAIL: e2e, %s\n' "$(elapsed 0)"
-  fi
-}
-trap verdict EXIT
+judge "end-to-end tests"
 
-section "etcd, kube-apiserver, kubelet ...: from Go modules, cached"
-KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(go run ./test/lab/cmd/lab binaries)}
-export KUBEBUILDER_ASSETS
+prepare_control_plane
+prepare_helm
 
 section "end-to-end tests"
-go test -tags e2e -count=1 -timeout 40m -v ${RUN:+-run "$RUN"} ./test/e2e/...
+go test -tags e2e -count=1 -timeout 40m -v ./test/e2e/... ${RUN:+-ginkgo.focus "$RUN"}

@@ -6,23 +6,9 @@ cd "$(dirname "$0")/.."
 source hack/section.sh
 export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 
-verdict() {
-  local code=$?
-  section_end
-  if ((code == 0)); then
-    printf '\nPASS: unit and integration tests, %s\n' "$(elapsed 0)"
-  else
-    printf '\nFAIL: unit and integration tests, %s. The failures are listed above.\n' "$(elapsed 0)"
-  fi
-}
-trap verdict EXIT
+judge "unit and integration tests"
 
-if [[ -z ${KUBEBUILDER_ASSETS:-} ]]; then
-  section "etcd, kube-apiserver, kubectl: from Go modules, cached (first time: 10 minutes on 2 cores)"
-  KUBEBUILDER_ASSETS=$(go run ./test/lab/cmd/lab binaries)
-  export KUBEBUILDER_ASSETS
-fi
-echo "control plane binaries: $KUBEBUILDER_ASSETS"
+prepare_control_plane
 
 packages=("$@")
 if ((${#packages[@]} == 0)); then
@@ -31,8 +17,7 @@ if ((${#packages[@]} == 0)); then
   while IFS= read -r package; do packages+=("$package"); done <<<"$list"
 fi
 
-section "helm: from its Go module, cached (first time: 3 minutes)"
-go run helm.sh/helm/v3/cmd/helm@v3.19.4 version --short
+prepare_helm
 
 section "compile ${#packages[@]} package(s) and their tests (first time: minutes)"
 go vet "${packages[@]}"

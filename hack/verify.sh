@@ -9,22 +9,12 @@ export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 
 scratch=$(mktemp -d)
 failed=()
-verdict() {
-  local code=$?
-  section_end
-  rm -rf "$scratch"
-  if ((code == 0)); then
-    printf '\nPASS: verify, %s\n' "$(elapsed 0)"
-  else
-    printf '\nFAIL: verify, %s: %s\n' "$(elapsed 0)" "${failed[*]:-the script itself}"
-  fi
-}
-trap verdict EXIT
+judge "verify"
 
 # check NAME COMMAND...: runs a check and remembers its name when it fails.
 check() {
   section "$1"
-  "${@:2}" || failed+=("$1;")
+  "${@:2}" || failed+=("$1")
 }
 
 generated() {
@@ -70,4 +60,9 @@ check "go vet, tagged suites too" go vet -tags=e2e,bench ./...
 check "go mod tidy" tidy
 check "shellcheck" scripts
 check "golangci-lint (its first build takes minutes)" lint
-((${#failed[@]} == 0))
+rm -r "$scratch"
+section "result"
+if ((${#failed[@]} > 0)); then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi
