@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,9 @@ func apiServer(t *testing.T) *rest.Config {
 			CRDs:                  karpapis.CRDs,
 			CRDDirectoryPaths:     []string{filepath.Join("..", "..", "charts", "karpenter-provider-ssh", "crds")},
 			ErrorIfCRDPathMissing: true,
+			// Busy machines take their time.
+			ControlPlaneStartTimeout: 3 * time.Minute,
+			ControlPlaneStopTimeout:  time.Minute,
 		}
 		environment.cfg, environment.err = environment.env.Start()
 	})

@@ -3,6 +3,7 @@ package ownership
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -31,6 +32,8 @@ type memServer struct {
 	objects map[memKey]client.Object
 	history []memEvent
 	floor   uint64 // events up to here are forgotten
+	past    map[memKey]client.Object
+	pastAt  uint64 // version of past, which lists that are content with any version get
 	changed chan struct{}
 	// flaky is the share of requests and events that break.
 	flaky float64
@@ -80,6 +83,9 @@ func (s *memServer) apply(kind, name string, change func(current client.Object) 
 		s.objects[key] = next
 	}
 	s.history = append(s.history, memEvent{kind, s.version, watch.Event{Type: told, Object: next}})
+	if s.rand.IntN(10) == 0 {
+		s.past, s.pastAt = maps.Clone(s.objects), s.version
+	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -97,17 +103,21 @@ func (s *memServer) setFlaky(share float64) {
 	s.flaky = share
 }
 
-// state of a kind now. The objects are copies, as decoded ones would be.
-func (s *memServer) state(kind string) ([]client.Object, uint64) {
+// state of a kind: now, or at some time in the past. The objects are copies, as decoded ones would be.
+func (s *memServer) state(kind string, now bool) ([]client.Object, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	objects, version := s.objects, s.version
+	if !now && s.past != nil {
+		objects, version = s.past, s.pastAt
+	}
 	var out []client.Object
-	for key, o := range s.objects {
+	for key, o := range objects {
 		if key.kind == kind {
 			out = append(out, o.DeepCopyObject().(client.Object))
 		}
 	}
-	return out, s.version
+	return out, version
 }
 
 // next event of a kind after a version; a channel to wait on when there is none; false when it was forgotten.
@@ -156,9 +166,9 @@ func (s *memSource) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
 
-func (s *memSource) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+func (s *memSource) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	fails := s.server.late(ctx)
-	objects, version := s.server.state(s.kind)
+	objects, version := s.server.state(s.kind, o.ResourceVersion != "0")
 	if s.server.late(ctx) || fails { // the answer is old when it arrives
 		return nil, errInjected
 	}
@@ -200,7 +210,7 @@ func (w *memWatch) run(ctx context.Context, from uint64, initial bool) {
 	defer close(w.out)
 	server, kind := w.source.server, w.source.kind
 	if initial {
-		objects, version := server.state(kind)
+		objects, version := server.state(kind, true)
 		for _, o := range objects {
 			if server.late(ctx) || !w.send(ctx, watch.Event{Type: watch.Added, Object: o}) {
 				return

@@ -64,7 +64,7 @@ func lateRun(t *testing.T, start uint64, mode string) {
 		synctest.Wait()
 		for _, kind := range gainOrder {
 			want := map[types.NamespacedName]client.Object{}
-			objects, _ := server.state(kind)
+			objects, _ := server.state(kind, true)
 			for _, o := range objects {
 				if seam.kinds[kind].see(classes.snapshot(), o).visible() {
 					want[client.ObjectKeyFromObject(o)] = o
@@ -105,7 +105,9 @@ type memUser struct {
 }
 
 func (u *memUser) step() {
-	<-time.After(time.Duration(u.rand.IntN(60)) * time.Millisecond)
+	if u.rand.IntN(4) == 0 { // the rest comes in bursts, which watches are late to tell
+		<-time.After(time.Duration(u.rand.IntN(200)) * time.Millisecond)
+	}
 	name := fmt.Sprintf("o-%d", u.rand.IntN(6))
 	class := fmt.Sprintf("class-%d", u.rand.IntN(3))
 	switch u.rand.IntN(10) {

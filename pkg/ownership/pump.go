@@ -2,7 +2,6 @@ package ownership
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,20 +26,21 @@ type pump struct {
 	// owed is true when the reflector does not know position, because the last event was not for it.
 	owed bool
 
-	stopped chan struct{}
-	once    sync.Once
+	stop    context.CancelFunc
+	stopped <-chan struct{}
 }
 
 // ResultChan implements watch.Interface.
 func (p *pump) ResultChan() <-chan watch.Event { return p.out }
 
 // Stop implements watch.Interface.
-func (p *pump) Stop() { p.once.Do(func() { close(p.stopped) }) }
+func (p *pump) Stop() { p.stop() }
 
 // run ends when the reflector or the server ends the watch, after an error, or after a hand-over. In the latter case the reflector
 // watches again at once: a watch that ends without error after an event is nothing unusual to it.
 func (p *pump) run(ctx context.Context) {
 	defer close(p.out)
+	defer p.stop()
 	defer p.source.Stop()
 	var retry <-chan time.Time
 	for {

@@ -3,7 +3,6 @@ package ownership
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -93,14 +92,9 @@ func (s *Seam) fill(options *ctrl.Options) error {
 	if err := s.refuseScoping(options.Cache); err != nil {
 		return err
 	}
-	byObject := maps.Clone(options.Cache.ByObject)
-	if byObject == nil {
-		byObject = map[client.Object]cache.ByObject{}
+	if transform := options.Cache.DefaultTransform; transform != nil {
+		options.Cache.DefaultTransform = exceptViewed(transform)
 	}
-	for _, k := range s.kinds {
-		byObject[k.empty()] = cache.ByObject{Transform: asItIs}
-	}
-	options.Cache.ByObject = byObject
 	options.Cache.NewInformer = s.newInformer
 	makeClient := options.NewClient
 	if makeClient == nil {
@@ -112,9 +106,18 @@ func (s *Seam) fill(options *ctrl.Options) error {
 	return nil
 }
 
-// asItIs keeps a default transform away from the viewed kinds: sessions and barriers know objects by their pointer and read them
-// without a lock. The stream strips managedFields itself.
-func asItIs(o any) (any, error) { return o, nil }
+// exceptViewed keeps a default transform away from the viewed kinds: sessions and barriers know objects by their pointer and read
+// them without a lock. The stream strips managedFields itself.
+func exceptViewed(transform toolscache.TransformFunc) toolscache.TransformFunc {
+	return func(x any) (any, error) {
+		if o, ok := x.(runtime.Object); ok {
+			if _, viewed := viewedName(o); viewed {
+				return x, nil
+			}
+		}
+		return transform(x)
+	}
+}
 
 // refuseScoping: a selector below the view would make objects come and go in ways the view does not know.
 func (s *Seam) refuseScoping(options cache.Options) error {

@@ -203,16 +203,28 @@ func TestScopingOfViewedKindsIsRefused(t *testing.T) {
 			expectFault(t, seam.fill(&options), "SeamMissing")
 		})
 	}
-	t.Run("other kinds may be scoped, and a default transform stays for them", func(t *testing.T) {
-		seam := newSeam(me, &Classes{own: newRegister(nil)}, clock.RealClock{})
-		options := ctrl.Options{}
-		options.Cache.DefaultTransform = cache.TransformStripManagedFields()
-		options.Cache.ByObject = map[client.Object]cache.ByObject{&v1beta1.SSHHost{}: {Namespaces: map[string]cache.Config{"x": {}}}}
-		must(t, seam.fill(&options))
-		if n := len(options.Cache.ByObject); n != 1+len(seam.kinds) {
-			t.Errorf("%d kinds have options", n)
+}
+
+// The pointers of viewed objects are known to sessions and barriers, and read without a lock.
+func TestDefaultTransformLeavesViewedKindsAlone(t *testing.T) {
+	seam := newSeam(me, &Classes{own: newRegister(nil)}, clock.RealClock{})
+	options := ctrl.Options{}
+	options.Cache.DefaultTransform = func(any) (any, error) { return "transformed", nil }
+	options.Cache.ByObject = map[client.Object]cache.ByObject{&v1beta1.SSHHost{}: {Namespaces: map[string]cache.Config{"x": {}}}}
+	must(t, seam.fill(&options))
+	for _, k := range seam.kinds {
+		o := k.empty()
+		if got, err := options.Cache.DefaultTransform(o); err != nil || got != o {
+			t.Errorf("%s became %v, %v", k.name, got, err)
 		}
-	})
+	}
+	if got, _ := options.Cache.DefaultTransform(&corev1.Pod{}); got != "transformed" {
+		t.Errorf("a Pod became %v", got)
+	}
+	// An entry for a kind whose CRD is missing, as CapacityBuffer's may be, would keep the manager from being made.
+	if n := len(options.Cache.ByObject); n != 1 {
+		t.Errorf("%d kinds have options of their own, want 1", n)
+	}
 }
 
 func toolscacheInformer(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, ix toolscache.Indexers) toolscache.SharedIndexInformer {

@@ -83,9 +83,10 @@ func (s *stream) WatchWithContext(ctx context.Context, options metav1.ListOption
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := context.WithCancel(ctx) // a stopped watch must not go on with the list of a hand-over
 	p := &pump{
 		stream: s, session: session, source: source, initial: initial, position: options.ResourceVersion,
-		out: make(chan watch.Event), stopped: make(chan struct{}),
+		out: make(chan watch.Event), stop: stop, stopped: ctx.Done(),
 	}
 	go p.run(ctx)
 	return p, nil
