@@ -19,8 +19,8 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
 )
 
-// applyExamples applies examples/ as a user would, but for what cannot be the same here: the hosts' names and addresses, and the
-// scripts, which are those of simulated machines.
+// applyExamples applies examples/ as a user would, but for what cannot be the same here: the hosts' names and addresses, the
+// scripts, which are those of simulated machines, and the pace of scaling down.
 func (s *stage) applyExamples(ctx context.Context, machines int) error {
 	hosts, err := example[v1beta1.SSHHost]("host.yaml")
 	if err != nil {
@@ -50,13 +50,26 @@ func (s *stage) applyExamples(ctx context.Context, machines int) error {
 			return err
 		}
 		for i := range documents {
+			if file == "nodepool.yaml" {
+				if err := hasten(&documents[i]); err != nil {
+					return err
+				}
+			}
 			if err := s.client.Create(ctx, &documents[i]); err != nil {
 				return fmt.Errorf("examples/%s: %w", file, err)
 			}
 		}
 	}
-	fmt.Printf("demo: applied examples/{host,bootstrap-rbac,nodeclass,nodepool}.yaml for %d simulated machines\n", machines)
+	fmt.Printf("demo: applied examples/{host,bootstrap-rbac,nodeclass,nodepool}.yaml for %d simulated machines; to be quick, the NodePool gives up idle nodes after 5s and all at once\n", machines)
 	return nil
+}
+
+// hasten shortens what would make the audience wait: karpenter's default is one node in ten at a time.
+func hasten(pool *unstructured.Unstructured) error {
+	if err := unstructured.SetNestedField(pool.Object, "5s", "spec", "disruption", "consolidateAfter"); err != nil {
+		return err
+	}
+	return unstructured.SetNestedSlice(pool.Object, []any{map[string]any{"nodes": "100%"}}, "spec", "disruption", "budgets")
 }
 
 // addMachine makes a machine as the example describes it, and the SSHHost for it.
@@ -65,6 +78,8 @@ func (s *stage) addMachine(ctx context.Context, example *v1beta1.SSHHost, index 
 		Name:   fmt.Sprintf("m%02d", index+1),
 		CPU:    int(example.Spec.Capacity.Cpu().Value()),
 		Memory: example.Spec.Capacity[corev1.ResourceMemory],
+		// The machine has what its SSHHost promises.
+		Resources: example.Spec.Capacity,
 	})
 	if err != nil {
 		return err

@@ -60,6 +60,7 @@ type ControlPlane struct {
 	ports     Ports
 	spawner   *spawner
 	admin     *rest.Config
+	remove    func() error // of Dir, if it is temporary
 	stopOnce  sync.Once
 	mu        sync.Mutex
 	processes []*Process
@@ -113,7 +114,7 @@ func StartControlPlane(ctx context.Context, opts Options) (_ *ControlPlane, err 
 
 func (cp *ControlPlane) prepare() (err error) {
 	if cp.Dir == "" {
-		if cp.Dir, err = os.MkdirTemp("", "kpssh-lab-"); err != nil {
+		if cp.Dir, cp.remove, err = TempDir("kpssh-lab-"); err != nil {
 			return err
 		}
 	}
@@ -215,9 +216,9 @@ func (cp *ControlPlane) Stop() {
 		}
 		cp.spawner.close()
 		cp.ports.Release()
-		if cp.opts.Dir == "" && cp.Dir != "" {
-			// Failing to remove a temporary directory is no reason to fail a test.
-			_ = os.RemoveAll(cp.Dir)
+		if cp.remove != nil {
+			// Failing to remove a temporary directory is no reason to fail a test: the next lab tries again.
+			_ = cp.remove()
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -42,6 +41,7 @@ type Options struct {
 type Fleet struct {
 	opts    Options
 	dir     string
+	remove  func() error
 	bin     string
 	bash    string
 	token   string
@@ -86,7 +86,7 @@ func NewFleet(ctx context.Context, opts Options) (_ *Fleet, err error) {
 	if f.loginKey, f.loginKeyPEM, err = newSSHKey(); err != nil {
 		return nil, err
 	}
-	if f.dir, err = os.MkdirTemp("", "kpssh-sim-"); err != nil {
+	if f.dir, f.remove, err = lab.TempDir("kpssh-sim-"); err != nil {
 		return nil, err
 	}
 	f.bin = filepath.Join(f.dir, "bin")
@@ -210,8 +210,8 @@ func (f *Fleet) Close() {
 		f.control.listener.Close()
 	}
 	f.ports.Release()
-	if f.dir != "" {
-		if err := os.RemoveAll(f.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if f.remove != nil {
+		if err := f.remove(); err != nil {
 			fmt.Fprintf(f.opts.Log, "sim: %v\n", err)
 		}
 	}

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
@@ -306,11 +304,7 @@ func (m *Machine) runKubelet(ctx context.Context, log *serviceLog) error {
 		StateDir:            filepath.Join(m.root, "var/lib/kubelet"),
 		Machine: kubelet.Machine{
 			Arch: m.spec.Arch, MachineID: m.id, BootID: bootID,
-			Capacity: corev1.ResourceList{
-				corev1.ResourceCPU:              *resource.NewQuantity(int64(m.spec.CPU), resource.DecimalSI),
-				corev1.ResourceMemory:           m.spec.Memory,
-				corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
-			},
+			Capacity: m.spec.capacity(),
 		},
 		Pods: m.fleet.pods, Version: m.fleet.version, Heartbeat: m.fleet.opts.Heartbeat,
 		ReadyDelay: m.fleet.opts.ReadyDelay, PodStartDelay: m.fleet.opts.PodStartDelay, PodStopDelay: m.fleet.opts.PodStopDelay,

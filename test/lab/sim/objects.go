@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -54,10 +53,7 @@ func (m *Machine) Host(namespace, loginSecret string) *v1beta1.SSHHost {
 			Address: m.Address(), Port: int32(m.Port()), User: "root",
 			NodeAddress:     m.NodeIP(),
 			SSHKeySecretRef: v1beta1.SecretReference{Name: loginSecret},
-			Capacity: corev1.ResourceList{
-				corev1.ResourceCPU:    *resource.NewQuantity(int64(m.spec.CPU), resource.DecimalSI),
-				corev1.ResourceMemory: m.spec.Memory,
-			},
+			Capacity:        m.spec.capacity(),
 		},
 	}
 }

@@ -3,8 +3,10 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -18,6 +20,8 @@ type Spec struct {
 	Memory resource.Quantity
 	// Arch as Kubernetes spells it: amd64 or arm64. Default: amd64
 	Arch string
+	// Resources that the Node reports besides cpu and memory. Default: 110 pods, 100Gi of ephemeral storage
+	Resources corev1.ResourceList
 	// NodeIP is the InternalIP of the machine's Node; nobody dials it. Default: one of 10.77.0.0/16 that is the machine's alone.
 	NodeIP string
 	// ClockSkew in seconds.
@@ -44,6 +48,15 @@ func (s *Spec) setDefaults(index int) error {
 		return fmt.Errorf("machine %s: NodeIP %q is no IP address", s.Name, s.NodeIP)
 	}
 	return nil
+}
+
+// capacity is what the machine's Node reports.
+func (s *Spec) capacity() corev1.ResourceList {
+	capacity := corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	maps.Copy(capacity, s.Resources)
+	capacity[corev1.ResourceCPU] = *resource.NewQuantity(int64(s.CPU), resource.DecimalSI)
+	capacity[corev1.ResourceMemory] = s.Memory
+	return capacity
 }
 
 // uname is what `uname -m` prints on such a machine.

@@ -22,7 +22,8 @@ import (
 
 // Machine is what a kubelet finds out about its machine by itself.
 type Machine struct {
-	Arch              string
+	Arch string
+	// Capacity must have cpu, memory and pods.
 	Capacity          corev1.ResourceList
 	MachineID, BootID string
 }

@@ -58,10 +58,7 @@ func (o *Options) status(ready bool) corev1.NodeStatus {
 	if ready {
 		readyCondition = condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "kubelet is posting ready status")
 	}
-	capacity := o.Machine.Capacity.DeepCopy()
-	if _, found := capacity[corev1.ResourcePods]; !found {
-		capacity[corev1.ResourcePods] = resource.MustParse("110")
-	}
+	capacity := o.Machine.Capacity
 	allocatable := capacity.DeepCopy()
 	// The kubelet's default hard eviction threshold.
 	memory := allocatable[corev1.ResourceMemory]
