@@ -365,6 +365,17 @@ func TestHopelessLeavesAreResumedLessAndLessOften(t *testing.T) {
 	}
 }
 
+// busyHosts counts the hosts whose status shows a probe that takes long.
+func (w *world) busyHosts() int {
+	busy := 0
+	for _, h := range w.Inventory.All() {
+		if op := h.Status.Operation; op != nil && op.Type == v1beta1.OperationProbe {
+			busy++
+		}
+	}
+	return busy
+}
+
 // Section 2 #12 with the real loop: eight workers, a hundred machines that take 15 s not to answer, one that answers.
 func TestLoopKeepsProbingTheLiveHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -395,7 +406,11 @@ func TestLoopKeepsProbingTheLiveHost(t *testing.T) {
 		done := make(chan error, 1)
 		began := clk.Now()
 		go func() { done <- w.Start(ctx) }()
-		<-clk.After(time.Hour)
+		<-clk.After(10 * time.Second)
+		if busy := w.busyHosts(); busy != 6 { // two workers are kept for hosts that answer
+			t.Errorf("%d hosts show that they are being probed", busy)
+		}
+		<-clk.After(10 * time.Minute)
 		cancel()
 		if err := <-done; err != nil {
 			t.Fatal(err)

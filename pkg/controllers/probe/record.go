@@ -31,6 +31,7 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 	}
 	h.Status.LastProbeTime = &probed
 	h.Status.ObservedGeneration = h.Generation
+	h.Status.Operation = nil
 
 	switch v.state {
 	case v1beta1.HostUnhealthy:
