@@ -29,7 +29,7 @@ nohup bash -c 'trap "" TERM; sleep ID3; sleep ID4' >/dev/null 2>&1 &
 env -i sleep ID5 &
 setsid bash -c 'env -i sleep ID6 & env -i bash -c "sleep ID7; :" & wait' &
 bash -c 'kill -STOP $$; sleep ID8' &
-until [[ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -cx 'ID[0-7]') -ge 7 ]]; do sleep 0.05; done
+until [[ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -cx 'ID[0-7]') -ge 7 ]]; do sleep 0.2; done
 echo up > up
 sleep ID9
 `, "ID", id)
@@ -63,13 +63,13 @@ func TestNoProcessSurvives(t *testing.T) {
 		"client closes":     {timeout: time.Hour, act: func(_ *machine, c *Conn, _ func(), _ *blackhole) { _ = c.Close() }, want: lost},
 		"connection breaks": {timeout: time.Hour, act: func(m *machine, _ *Conn, _ func(), _ *blackhole) { m.Drop() }, want: lost},
 		// Neither side is told; each finds out by the other's silence.
-		"connection vanishes": {timeout: time.Hour, keepalive: 700 * time.Millisecond,
+		"connection vanishes": {timeout: time.Hour, keepalive: 2 * time.Second,
 			act: func(_ *machine, _ *Conn, _ func(), pipe *blackhole) { pipe.vanish() }, want: lost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m, id, pipe := newMachine(t), uniqueID(), &blackhole{}
-			c := m.dial(&Dialer{Keepalive: tc.keepalive, DialContext: pipe.dial})
+			c := m.dial(&Dialer{Keepalive: tc.keepalive, DialContext: pipe.dial, Timeouts: Timeouts{Grace: time.Hour}})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			owner := mine()

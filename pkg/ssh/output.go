@@ -36,9 +36,9 @@ func (o Output) String() string {
 
 // Tail is at most n bytes from the end, surrounding white space aside, beginning at a whole rune.
 func (o Output) Tail(n int) string {
-	text := o.tail
-	if !o.Truncated() {
-		text = o.head + o.tail
+	text := o.head + o.tail
+	if o.Truncated() {
+		text = cutStart(o.tail)
 	}
 	text = strings.TrimSpace(valid(text))
 	if len(text) <= n {

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # The remote half of one phase. It reads nothing but what the k_ variables at its end say, runs the script in a session of its
 # own, and sees to it that no process of the script outlives a deadline, a cancellation or the connection.
 #
@@ -37,13 +38,16 @@ k_survivors() {
 	local -A parent=() session=() mark=()
 	k_live=()
 	{ IFS= read -r line </proc/self/stat; } 2>/dev/null || return 1
+	# shellcheck disable=SC2086 # split: state, parent, process group, session, ...
 	set -- ${line##*) }
 	own=$4
 	for dir in /proc/[0-9]*; do
 		pid=${dir#/proc/}
 		{ IFS= read -r line <"$dir/stat"; } 2>/dev/null || continue
+		# shellcheck disable=SC2086
 		set -- ${line##*) }
-		[[ $1 == [ZXx] ]] && continue
+		# Neither the dead nor the kernel's own threads.
+		[[ $1 == [ZXx] || $2 == 2 ]] && continue
 		parent[$pid]=$2 session[$pid]=$4
 		if [[ -n ${k_sessions[$4]-} ]]; then
 			mark[$pid]=1
@@ -81,8 +85,8 @@ k_purge() {
 	k_survivors || return 0
 	kill -TERM "${k_live[@]}" 2>/dev/null
 	kill -CONT "${k_live[@]}" 2>/dev/null
-	for ((round = 0; round < 20; round++)); do
-		sleep 0.1 >/dev/null 2>&1
+	for ((round = 1; round <= 6; round++)); do
+		sleep "0.$round" >/dev/null 2>&1
 		k_survivors || return 0
 	done
 	# Stopped first: what cannot run cannot fork a successor between the look and the kill.
@@ -99,7 +103,7 @@ k_purge() {
 # lives: the script may not have started yet.
 k_watch() {
 	trap '' PIPE # the main shell, which reads this one's word, may have been killed
-	local end seen left line reason=
+	local end seen left line reason=''
 	k_clock
 	seen=$k_now end=$((k_now + k_limit))
 	while [[ -z $reason ]]; do
@@ -131,13 +135,12 @@ k_watch() {
 
 # Lock, owner, epoch: the machine's own say in who may change it.
 k_claim() {
-	local dir=${KPSSH_STATE_DIR:-/var/lib/kpssh} umask key value stored=0
-	local cluster= instance= host= claim= found
-	umask=$(umask)
-	umask 077
-	mkdir -p -m 700 -- "$dir" 2>/dev/null && cd -- "$dir" 2>/dev/null || k_finish "broken cannot create or enter $dir"
-	k_dir=$PWD
-	cd -- "$OLDPWD" 2>/dev/null || cd /
+	local key value stored=0 cluster='' instance='' host='' claim='' epoch='' found
+	k_dir=${KPSSH_STATE_DIR:-/var/lib/kpssh}
+	[[ $k_dir == /* ]] || k_dir=$PWD/$k_dir
+	# Nobody else may look inside, so that what is inside needs no modes of its own.
+	# shellcheck disable=SC2174 # its parent is a system's directory
+	[[ -d $k_dir ]] || mkdir -p -m 700 -- "$k_dir" 2>/dev/null || k_finish "broken cannot create $k_dir"
 	command -v flock >/dev/null 2>&1 || k_finish 'broken flock (package util-linux) is missing'
 	: 2>/dev/null >>"$k_dir/lock" || k_finish "broken cannot write $k_dir/lock"
 	exec 9>>"$k_dir/lock"
@@ -152,6 +155,7 @@ k_claim() {
 			instance) instance=$value ;;
 			host) host=$value ;;
 			claim) claim=$value ;;
+			epoch) epoch=$value ;;
 			esac
 		done <"$k_dir/owner"
 		found="cluster=$cluster instance=$instance host=$host claim=$claim"
@@ -170,22 +174,26 @@ k_claim() {
 		k_purge || k_finish 'busy an earlier phase whose processes cannot be killed'
 		k_token=$token k_sessions=()
 	fi
-	k_store "epoch.$k_host" "$k_epoch"
-	if [[ $k_phase != leave || ! -s $k_dir/owner || $host != "$k_host" || $cluster != "$k_cluster" ]]; then
-		k_store owner "cluster=$k_cluster"$'\n'"instance=$k_instance"$'\n'"host=$k_host"$'\n'"claim=$k_claim_uid"$'\n'"epoch=$k_epoch"
+	((k_epoch > stored)) && k_store "epoch.$k_host" "$k_epoch"
+	if [[ $k_phase != leave || $cluster != "$k_cluster" || $host != "$k_host" ]]; then
+		found="cluster=$cluster instance=$instance host=$host claim=$claim epoch=$epoch"
+		if [[ $found != "cluster=$k_cluster instance=$k_instance host=$k_host claim=$k_claim_uid epoch=$k_epoch" ]]; then
+			k_store owner "cluster=$k_cluster"$'\n'"instance=$k_instance"$'\n'"host=$k_host"$'\n'"claim=$k_claim_uid"$'\n'"epoch=$k_epoch"
+		fi
 	fi
-	k_store run "$k_token $k_phase"
-	umask "$umask"
+	# Not worth a rename: half a token is nobody's.
+	printf '%s\n' "$k_token $k_phase" 2>/dev/null >"$k_dir/run" || k_finish "broken cannot write $k_dir/run"
 }
 
 # Whole or not at all: a machine that loses power keeps the old file.
 k_store() {
-	printf '%s\n' "$2" 2>/dev/null >"$k_dir/.$1.new" && mv -f -- "$k_dir/.$1.new" "$k_dir/$1" 2>/dev/null ||
+	if ! printf '%s\n' "$2" 2>/dev/null >"$k_dir/.$1.new" || ! mv -f -- "$k_dir/.$1.new" "$k_dir/$1" 2>/dev/null; then
 		k_finish "broken cannot write $k_dir/$1"
+	fi
 }
 
 k_main() {
-	local code reason= line= watch
+	local code reason='' line='' watch
 	local -A k_sessions=()
 	k_say begin
 	[[ -n $k_host ]] && k_claim
@@ -200,6 +208,7 @@ k_main() {
 	watch=$!
 	exec 3< <(printf '%s%s' "$k_env" "$k_body")
 	# One line, so that the line numbers in bash's messages are the script's own.
+	# shellcheck disable=SC2016 # for the other bash
 	KPSSH_RUN=$k_token setsid bash -c \
 		'IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125; exec 3<&-; set --; eval "$k_env"; unset -v k_env; set -euo pipefail; eval "unset -v k_body; $k_body"' \
 		"kpssh-$k_phase" "${#k_env}" "${#k_body}" 7<&- 8<&- 9>&-
@@ -210,12 +219,12 @@ k_main() {
 	read -r reason <&8
 	if [[ -n $reason ]]; then
 		k_purge || k_finish "stuck $reason"
-		[[ -n $k_host ]] && rm -f -- "$k_dir/run"
+		[[ -n $k_host ]] && : >"$k_dir/run"
 		k_finish "stopped $reason"
 	fi
 	if [[ -n $k_host ]]; then
 		[[ $k_phase == leave && $code == 0 ]] && rm -f -- "$k_dir/owner"
-		rm -f -- "$k_dir/run"
+		: >"$k_dir/run"
 	fi
 	k_finish "exit $code" "$code"
 }
