@@ -40,6 +40,9 @@ type Revisions struct {
 	namespace string
 	clock     clock.PassiveClock
 
+	// pruning keeps Ensure from finding a revision that Prune is about to delete.
+	pruning sync.RWMutex
+
 	mu      sync.Mutex
 	known   map[string]Revision
 	seen    map[string]time.Time
@@ -58,6 +61,8 @@ func NewRevisions(c client.Client, live client.Reader, namespace string) *Revisi
 // Ensure keeps a revision. Call it before install and record the name on the host after. It costs no API call when this process has
 // seen the revision in the last 10 minutes.
 func (r *Revisions) Ensure(ctx context.Context, revision Revision) error {
+	r.pruning.RLock()
+	defer r.pruning.RUnlock()
 	now := r.clock.Now()
 	r.mu.Lock()
 	r.ensured[revision.Name] = now
@@ -131,16 +136,24 @@ func (r *Revisions) Prune(ctx context.Context, inUse sets.Set[string]) error {
 	}
 	var failures []error
 	for i := range list.Items {
-		object := &list.Items[i]
-		if inUse.Has(object.Name) || !r.forget(object.Name) {
-			continue
-		}
-		err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID})
-		if client.IgnoreNotFound(err) != nil {
-			failures = append(failures, r.failed(err, "pruning", object.Name))
+		if object := &list.Items[i]; !inUse.Has(object.Name) {
+			failures = append(failures, r.prune(ctx, object))
 		}
 	}
 	return errors.Join(failures...)
+}
+
+func (r *Revisions) prune(ctx context.Context, object *appsv1.ControllerRevision) error {
+	r.pruning.Lock()
+	defer r.pruning.Unlock()
+	if !r.forget(object.Name) {
+		return nil
+	}
+	err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return r.failed(err, "pruning", object.Name)
+	}
+	return nil
 }
 
 // forget drops what is known of a revision, unless it was ensured lately.

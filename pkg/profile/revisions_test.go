@@ -32,6 +32,8 @@ type shelf struct {
 	clock   *testingclock.FakeClock
 	creates int
 	gets    int
+	// onDelete is called before an object is deleted.
+	onDelete func()
 	// fail makes calls of a verb (create, get, list, delete) fail.
 	fail map[string]error
 }
@@ -62,6 +64,9 @@ func newShelf(objects ...client.Object) *shelf {
 		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
 			if err := s.fail["delete"]; err != nil {
 				return err
+			}
+			if s.onDelete != nil {
+				s.onDelete()
 			}
 			return c.Delete(ctx, obj, opts...)
 		},
@@ -293,6 +298,21 @@ func TestPruneKeepsWhatIsInUseOrJustEnsured(t *testing.T) {
 	}
 	if got := sets.New(s.names(t)...); got.HasAny(unused.Name, fresh.Name) || !got.Has(used.Name) {
 		t.Errorf("after restart: %v", sets.List(got))
+	}
+}
+
+func TestEnsureDuringPruneEndsWithTheRevisionKept(t *testing.T) {
+	s := newShelf(version("1").object(poolNamespace))
+	ensured := make(chan error, 1)
+	s.onDelete = func() { go func() { ensured <- s.Ensure(context.Background(), version("1")) }() }
+	if err := s.Prune(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ensured; err != nil {
+		t.Fatal(err)
+	}
+	if names := s.names(t); len(names) != 1 {
+		t.Errorf("left: %v", names)
 	}
 }
 

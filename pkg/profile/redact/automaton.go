@@ -42,7 +42,7 @@ func (a *automaton) grow(at int32, b byte) int32 {
 	if child := a.childOf(at, b); child != root {
 		return child
 	}
-	child := int32(len(a.nodes)) //nolint:gosec // 2^31 nodes are 50 GB
+	child := int32(len(a.nodes))
 	a.nodes = append(a.nodes, node{b: b, depth: a.nodes[at].depth + 1, sibling: a.nodes[at].child})
 	a.nodes[at].child = child
 	if at == root {
