@@ -34,12 +34,13 @@ const (
 )
 
 // launch is the POSIX shell's part. It is one line without single quotes, backslashes and exclamation marks, so that sh, bash,
-// csh, fish and the rest all pass it on unharmed inside single quotes. $1 bash program, $2 nonce, $3 "sudo" or "root".
+// csh, fish and the rest all pass it on unharmed inside single quotes. --norc because bash reads ~/.bashrc even here when it finds
+// itself the first shell of an SSH session, and what that file does with stdin is anybody's guess. $1 bash program, $2 nonce, $3 "sudo" or "root".
 const launch = `m="@kpssh-$2"; echo "$m shell"; unset BASH_ENV ENV; LC_ALL=C; LANG=C; export LC_ALL LANG; ` +
 	`command -v bash >/dev/null 2>&1 || { echo "$m nobash"; exit 127; }; ` +
-	`if [ "$3" = root ] || [ "$(id -u)" = 0 ]; then exec bash -c "$1" kpssh; fi; ` +
+	`if [ "$3" = root ] || [ "$(id -u)" = 0 ]; then exec bash --norc -c "$1" kpssh; fi; ` +
 	`command -v sudo >/dev/null 2>&1 || { echo "$m nosudo"; exit 127; }; ` +
-	`echo "$m sudo"; exec sudo -n bash -c "$1" kpssh`
+	`echo "$m sudo"; exec sudo -n bash --norc -c "$1" kpssh`
 
 // receive is bash's part: take exactly that many bytes (LC_ALL=C makes them bytes, and -N never reads past them), and run them
 // only if all have come.

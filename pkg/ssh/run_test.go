@@ -164,6 +164,25 @@ func TestLoginShellsAndBannersDoNotMatter(t *testing.T) {
 	}
 }
 
+// Bash, as the first shell of an SSH session, reads ~/.bashrc; one that reads stdin would eat the script.
+func TestStartupFilesAreNotRead(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, func(_ *sshtest.Server, login *sshtest.Shell) {
+		login.Path = shellPath(t, "dash")
+		login.Env = append(login.Env, "SSH_CLIENT=10.0.0.9 1 22", "BASH_ENV="+filepath.Join(login.Dir, ".bashrc"), "ENV="+filepath.Join(login.Dir, ".bashrc"))
+	})
+	if err := os.WriteFile(filepath.Join(m.dir, ".bashrc"), []byte("touch read; cat >/dev/null\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := m.run("echo fine")
+	if err != nil || result.Stdout.String() != "fine\n" {
+		t.Errorf("%q %v", result.Stdout.String(), err)
+	}
+	if _, err := os.Stat(filepath.Join(m.dir, "read")); err == nil {
+		t.Error("a start-up file was read")
+	}
+}
+
 // What csh, tcsh and fish do inside single quotes: csh expands "!" and ends the word at a newline, fish reads \\ and \'.
 func TestCommandLineIsTheSameToEveryShell(t *testing.T) {
 	t.Parallel()

@@ -209,7 +209,7 @@ k_main() {
 	exec 3< <(printf '%s%s' "$k_env" "$k_body")
 	# One line, so that the line numbers in bash's messages are the script's own.
 	# shellcheck disable=SC2016 # for the other bash
-	KPSSH_RUN=$k_token setsid bash -c \
+	KPSSH_RUN=$k_token setsid bash --norc -c \
 		'IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125; exec 3<&-; set --; eval "$k_env"; unset -v k_env; set -euo pipefail; eval "unset -v k_body; $k_body"' \
 		"kpssh-$k_phase" "${#k_env}" "${#k_body}" 7<&- 8<&- 9>&-
 	code=$?
