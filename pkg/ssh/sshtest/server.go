@@ -101,8 +101,9 @@ func NewHostKey() (gossh.Signer, error) {
 
 // Close ends the server, its connections and its commands' contexts, and waits for its goroutines.
 func (s *Server) Close() {
-	s.cancel()
 	_ = s.listener.Close()
+	s.Drop() // before the stalls end, so that none of them lets a client in
+	s.cancel()
 	s.Drop()
 	s.running.Wait()
 }
