@@ -51,8 +51,8 @@ const (
 	eventHostKeyReplaced = "HostKeyReplaced"
 )
 
-// judge decides what becomes of an unclaimed host, from the newest object and what was observed. cluster is the UID of this cluster.
-func judge(h *v1beta1.SSHHost, o observation, cluster string, now time.Time) verdict {
+// judge decides what becomes of an unclaimed host, from the newest object and what was observed. self names this cluster and instance.
+func judge(h *v1beta1.SSHHost, o observation, self ssh.Owner, now time.Time) verdict {
 	if o.err != nil {
 		reason := v1beta1.ReasonProbeFailed
 		if wrongHostKey(o.err) {
@@ -61,11 +61,11 @@ func judge(h *v1beta1.SSHHost, o observation, cluster string, now time.Time) ver
 		return verdict{v1beta1.HostUnhealthy, reason, o.err.Error()}
 	}
 	owner := readOwner(o.facts.owner)
-	holder := holderOf(h, owner, cluster)
+	holder := holderOf(h, owner, self.Cluster)
 	if holder == holdsElsewhere {
 		return verdict{v1beta1.HostUnhealthy, v1beta1.ReasonHostOwnedElsewhere, fmt.Sprintf(
-			"the machine says that somebody else owns it: %q. Remove one of the two SSHHosts that list it. If that owner no longer exists, annotate this SSHHost with %s=%q",
-			owner, v1beta1.TakeOverAnnotation, owner)}
+			"the machine says that %s owns it: %q. Remove one of the two SSHHosts that list it. If that owner no longer exists, annotate this SSHHost with %s=%q",
+			relation(owner, self), owner, v1beta1.TakeOverAnnotation, owner)}
 	}
 	if host.LeavePending(h) {
 		return verdict{v1beta1.HostLeaving, eventLeaveResumed, "the machine answers; its leave script has yet to run"}
@@ -171,6 +171,17 @@ func readyReason(h *v1beta1.SSHHost) string {
 		return ready.Reason
 	}
 	return ""
+}
+
+// relation says who another owner is, seen from here.
+func relation(owner *ssh.Owner, self ssh.Owner) string {
+	switch {
+	case owner.Cluster != self.Cluster:
+		return "another cluster"
+	case owner.Instance != self.Instance:
+		return fmt.Sprintf("instance %q of this cluster", owner.Instance)
+	}
+	return "another SSHHost of this instance, or an earlier one of this name,"
 }
 
 func skewMessage(skew time.Duration) string {

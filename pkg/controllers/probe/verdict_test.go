@@ -11,6 +11,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
 const (
@@ -20,6 +21,8 @@ const (
 	foreign     = "cluster=uid-other instance=default host=uid-h1 claim=uid-c epoch=7"
 	quoted      = "cluster=uid-other instance=default host=uid-h1 claim=uid-c" // as people are told to quote it
 )
+
+var self = ssh.Owner{Cluster: thisCluster, Instance: "default"}
 
 func installed(h *v1beta1.SSHHost) {
 	h.Status.InstalledProfile, h.Status.InstalledRevision = "p@1", "p-abc"
@@ -61,8 +64,10 @@ func TestJudge(t *testing.T) {
 
 		// Whose machine is it?
 		{name: "owned by us, at rest", host: aHost(installed), owner: ours, state: v1beta1.HostAvailable},
-		{name: "owned by another cluster", host: aHost(), owner: foreign, state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere, says: quoted},
-		{name: "owned by another SSHHost of this cluster", host: aHost(), owner: reborn, state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere},
+		{name: "owned by another cluster", host: aHost(), owner: foreign, state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere, says: "another cluster owns it: \"" + quoted},
+		{name: "owned by another SSHHost of this cluster", host: aHost(), owner: reborn, state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere, says: "another SSHHost"},
+		{name: "owned by another instance of this cluster", host: aHost(), owner: strings.Replace(reborn, "default", "rack-b", 1),
+			state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere, says: `instance "rack-b"`},
 		{name: "owned elsewhere, kubelet running: still not ours to judge", host: aHost(installed), owner: foreign, kubelet: "active/enabled", nodeKnown: true,
 			state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonHostOwnedElsewhere},
 		{name: "owned elsewhere, leave pending: our leave is not run on it", host: aHost(installed, leavePending), owner: foreign,
@@ -117,7 +122,7 @@ func TestJudge(t *testing.T) {
 				tc.kubelet = "inactive/disabled"
 			}
 			o := observation{err: tc.err, skew: tc.skew, nodeKnown: tc.nodeKnown, facts: facts{owner: tc.owner, units: units(tc.kubelet)}}
-			got := judge(tc.host, o, thisCluster, noon)
+			got := judge(tc.host, o, self, noon)
 			if got.state != tc.state || got.reason != tc.reason || !strings.Contains(got.message, tc.says) {
 				t.Fatalf("want %s %s saying %q, got %+v", tc.state, tc.reason, tc.says, got)
 			}
@@ -224,7 +229,7 @@ func TestRecord(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := tc.host.DeepCopy()
 			var got []string
-			for _, n := range record(h, tc.seen, judge(h, tc.seen, thisCluster, noon), noon) {
+			for _, n := range record(h, tc.seen, judge(h, tc.seen, self, noon), noon) {
 				kind := "Normal"
 				if n.warning {
 					kind = "Warning"

@@ -16,6 +16,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
 // slow is how long a probe takes before the host's status shows it.
@@ -82,7 +83,7 @@ func (c *Controller) probe(ctx context.Context, h *v1beta1.SSHHost) bool {
 		log.FromContext(ctx).V(1).Info("probe failed", "blame", o.err.Blame, "reason", o.err.Reason, "error", o.err.Error())
 	}
 	metrics.ProbeDuration.WithLabelValues(outcome).Observe(c.Clock.Since(began).Seconds())
-	c.remember(h, o)
+	c.remember(ctx, h, o)
 	if o.err == nil || o.err.Blame != fault.Cluster {
 		c.report(ctx, h, c.write(ctx, h, o))
 	}
@@ -131,7 +132,7 @@ func (c *Controller) write(ctx context.Context, asked *v1beta1.SSHHost, o observ
 			return host.ErrFenced
 		}
 		now := c.Clock.Now()
-		news = record(h, o, judge(h, o, c.ClusterUID, now), now)
+		news = record(h, o, judge(h, o, ssh.Owner{Cluster: c.ClusterUID, Instance: c.Instance}, now), now)
 		return nil
 	})
 	if err != nil {
@@ -160,12 +161,15 @@ func (c *Controller) rememberLeave(h *v1beta1.SSHHost) {
 }
 
 // remember keeps what the next probe's time depends on.
-func (c *Controller) remember(h *v1beta1.SSHHost, o observation) {
+func (c *Controller) remember(ctx context.Context, h *v1beta1.SSHHost, o observation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.memories[h.Name]
 	m.generation, m.urged = h.Generation, false
 	if o.err == nil {
+		if m.boot != "" && m.boot != o.facts.boot {
+			log.FromContext(ctx).Info("the machine was rebooted since the last probe")
+		}
 		m.failures, m.boot = 0, o.facts.boot
 	} else if o.err.Blame != fault.Cluster {
 		m.failures++
