@@ -179,16 +179,41 @@ func trace(m *machine.Machine) []string {
 	return strings.Split(strings.TrimSpace(string(raw)), "\n")
 }
 
-// begun counts how often a phase has begun on a gated machine.
-func begun(m *machine.Machine, phase string) int {
+// begun are the processes, on a gated machine, in which a phase has begun, oldest first.
+func begun(m *machine.Machine, phase string) []string {
 	GinkgoHelper()
-	n := 0
+	var processes []string
 	for _, line := range trace(m) {
-		if strings.HasPrefix(line, phase+" begin") {
-			n++
+		if process, found := strings.CutPrefix(line, phase+" begin "); found {
+			processes = append(processes, process)
 		}
 	}
-	return n
+	return processes
+}
+
+// awaitBegun waits until a phase has begun for the n-th time on a gated machine, and checks that no earlier one still runs.
+func awaitBegun(ctx context.Context, m *machine.Machine, phase string, n int) {
+	GinkgoHelper()
+	Eventually(func() []string { return begun(m, phase) }).WithContext(ctx).Should(HaveLen(n), "%s on %s", phase, m.Name)
+	for _, process := range begun(m, phase)[:n-1] {
+		expectDead(ctx, m, process)
+	}
+}
+
+func expectDead(ctx context.Context, m *machine.Machine, process string) {
+	GinkgoHelper()
+	out, err := m.Exec(ctx, "kill -0 "+process+" 2>/dev/null && ps -o args= "+process+" || true")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(out).To(BeEmpty(), "process %s of a phase that was cut off still runs", process)
+}
+
+// deleteClaim deletes a pool's only NodeClaim and returns its name.
+func (w *world) deleteClaim(ctx context.Context, pool string) string {
+	GinkgoHelper()
+	claims := w.claimsOf(ctx, pool)
+	Expect(claims).To(HaveLen(1))
+	Expect(w.client.Delete(ctx, &claims[0])).To(Succeed())
+	return claims[0].Name
 }
 
 // metric is a value of the controller's metrics: the line that starts with name, which includes labels. Zero if there is none.
@@ -226,9 +251,9 @@ func (w *world) postmortem() string {
 		fmt.Fprintf(&b, "host %s: %s\n", hosts.Items[i].Name, describe(&hosts.Items[i]))
 	}
 	fmt.Fprintf(&b, "last changes:\n%s\n", strings.Join(w.timeline.since(time.Now().Add(-3*time.Minute)), "\n"))
-	fmt.Fprintf(&b, "controller:\n%s\n", w.controller.tail(80))
+	fmt.Fprintf(&b, "controller:\n%s\n", w.controller.tail(60))
 	for name, m := range w.machines {
-		log, err := m.Exec(ctx, "systemctl --failed --no-legend --plain; journalctl --no-pager --lines 25 --unit kubelet --unit containerd")
+		log, err := m.Exec(ctx, "systemctl --failed --no-legend --plain; cat /var/lib/e2e-trace; journalctl --no-pager --lines 10 --unit kubelet")
 		fmt.Fprintf(&b, "machine %s: %v\n%s\n", name, err, log)
 	}
 	return b.String()

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -43,8 +44,11 @@ func (w *world) breakdown(ctx context.Context, pod *corev1.Pod, m *machine.Machi
 		stretches[2].end = install
 		stretches = append(stretches, stretch{name: "install script (once per machine and version)", end: join})
 	}
+	const started, active = "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic"
 	stretches = append(stretches,
-		stretch{name: "join script, until it starts the kubelet", end: w.kubeletStart(ctx, m), ours: true},
+		stretch{name: "join script, until it starts containerd", end: unitTime(ctx, m, "containerd", started), ours: true},
+		stretch{name: "containerd starts", end: unitTime(ctx, m, "containerd", active)},
+		stretch{name: "join script, until it starts the kubelet", end: unitTime(ctx, m, "kubelet", started), ours: true},
 		stretch{name: "kubelet: certificate, Node object", end: t.after(start, "node "+node+" created")},
 		stretch{name: "kubelet: Node ready", end: t.after(start, "node "+node+" ready True")},
 		stretch{name: "karpenter registers the Node", end: t.after(start, "node "+node+" registered")},
@@ -64,9 +68,10 @@ func (w *world) breakdown(ctx context.Context, pod *corev1.Pod, m *machine.Machi
 	return stretches
 }
 
-// kubeletStart is when systemd last started the machine's kubelet. Machine and caller share a kernel, and so a monotonic clock.
-func (w *world) kubeletStart(ctx context.Context, m *machine.Machine) time.Time {
-	out, err := m.Exec(ctx, "systemctl show kubelet.service --property ExecMainStartTimestampMonotonic --value")
+// unitTime is one of the times that a machine's systemd keeps of a unit. Machine and caller share a kernel, and so a monotonic clock.
+func unitTime(ctx context.Context, m *machine.Machine, unit, property string) time.Time {
+	GinkgoHelper()
+	out, err := m.Exec(ctx, "systemctl show "+unit+".service --value --property "+property)
 	Expect(err).NotTo(HaveOccurred())
 	microseconds, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 	Expect(err).NotTo(HaveOccurred())

@@ -49,8 +49,8 @@ var _ = Describe("a machine with the shipped profile", Ordered, func() {
 		p = lives.awaitRunning(ctx, "warm")
 		_, ours := report("pod pending -> Running on a warm machine:", lives.breakdown(ctx, p, lives.machines[shipped]))
 		Expect(lives.timeline.after(lives.timeline.after(time.Time{}, "pod warm created"), "host "+shipped+" operation Install for "+p.Spec.NodeName)).To(BeZero(), "a warm machine is not installed again")
-		// Measured: 1.0-1.6 s on two idle cores. The limit is for machines that do something else as well.
-		Expect(ours).To(BeNumerically("<", 10*time.Second))
+		// Seconds when the cores are idle. The limit only catches what waits for something it should not wait for.
+		Expect(ours).To(BeNumerically("<", 30*time.Second))
 	}, SpecTimeout(4*time.Minute))
 
 	It("stays out when it reboots in the pool", func(ctx SpecContext) {

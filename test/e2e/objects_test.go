@@ -75,8 +75,8 @@ const (
 	traceFile = "/var/lib/e2e-trace"
 )
 
-// gatedProfile is the shipped profile with a gate before each phase: it notes in a file on the machine that it has begun, waits while
-// it is held, and notes that it has ended.
+// gatedProfile is the shipped profile with a gate before each phase: it notes in a file on the machine that it has begun, in which
+// process, waits while it is held, and notes that it has ended.
 func (w *world) gatedProfile(name, version string) *v1beta1.SSHJoinProfile {
 	profile, err := w.shippedProfile()
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *world) gatedProfile(name, version string) *v1beta1.SSHJoinProfile {
 	profile.Name, profile.Spec.Version = name, version
 	gate := func(phase, script string) string {
 		return strings.NewReplacer("PHASE", phase, "HOLD", holdFile+phase, "TRACE", traceFile, "SCRIPT", script).Replace(
-			"echo \"PHASE begin $KPSSH_NODE_NAME\" >>TRACE\nwhile [ -e HOLD ]; do sleep 0.1; done\nSCRIPT\necho \"PHASE end\" >>TRACE\n")
+			"echo \"PHASE begin $$\" >>TRACE\nwhile [ -e HOLD ]; do sleep 0.1; done\nSCRIPT\necho \"PHASE end $$\" >>TRACE\n")
 	}
 	s := &profile.Spec.Scripts
 	s.Install, s.Join, s.Leave = gate("install", s.Install), gate("join", s.Join), gate("leave", s.Leave)

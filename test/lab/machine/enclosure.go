@@ -176,5 +176,11 @@ func privateMounts() error {
 	if err := unix.Mount("kpssh", "/run", "tmpfs", unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	return os.MkdirAll(filepath.Join(stateDir, "machines"), 0o755)
+	for _, dir := range []string{"machines", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	// Temporary files, a control plane's data among them, are to end like everything else.
+	return os.Setenv("TMPDIR", filepath.Join(stateDir, "tmp"))
 }

@@ -50,7 +50,8 @@ func (s *Site) writeCommonLayer() error {
 		return fmt.Errorf("write the common layer: %w", err)
 	}
 	for link, target := range map[string]string{
-		"etc/systemd/system/sysinit.target.wants/lab-prepare.service": "../lab-prepare.service",
+		"etc/systemd/system/sysinit.target.wants/lab-prepare.service":  "../lab-prepare.service",
+		"etc/systemd/system/multi-user.target.wants/lab-image.service": "../lab-image.service",
 		// Nothing to wait for, nobody to log in, no other clock than the box's.
 		"etc/systemd/system/systemd-logind.service":    "/dev/null",
 		"etc/systemd/system/console-getty.service":     "/dev/null",
