@@ -18,8 +18,10 @@ type Conn struct {
 	clock   clock.WithTickerAndDelayedExecution
 
 	once sync.Once
-	// gone is closed when the connection is; cause says why, and is set before.
-	gone  chan struct{}
+	// gone is closed when the connection is.
+	gone chan struct{}
+	// cause says why; nil while nobody knows, and when this side closed it.
+	mu    sync.Mutex
 	cause error
 }
 
@@ -56,7 +58,9 @@ func (c *Conn) Done() <-chan struct{} { return c.gone }
 
 func (c *Conn) end(cause error) {
 	c.once.Do(func() {
+		c.mu.Lock()
 		c.cause = cause
+		c.mu.Unlock()
 		close(c.gone)
 	})
 	_ = c.inner.Close()
@@ -64,6 +68,8 @@ func (c *Conn) end(cause error) {
 
 // lost is the fault of a connection that ended while something was under way.
 func (c *Conn) lost(stage Stage) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return fault.New(fault.Network, "ConnectionLost", c.cause, "%s: the connection broke during %s", c.target, stage)
 }
 
