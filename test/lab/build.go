@@ -85,15 +85,30 @@ func (s *source) hash(extra ...string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// goCommand runs go in the binary's module, in a process group of its own so that a cancelled build takes its compilers along.
+// goCommand runs go in the binary's module.
 func (s *source) goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	return goCommand(ctx, s.dir, args...)
+}
+
+// goCommand runs go in a process group of its own, so that a cancelled build takes its compilers along.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = s.dir
-	// The module names a newer toolchain than some people have, and a go.work of theirs must not change what is built.
+	cmd.Dir = dir
+	// The modules name a newer toolchain than some people have, and a go.work of theirs must not change what is built.
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=auto", "GOWORK=off", "GOFLAGS=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
+}
+
+// workIn gives a build a work directory that is removed whatever becomes of it: go leaves its own behind when interrupted.
+func workIn(cmd *exec.Cmd) (remove func() error, err error) {
+	dir, remove, err := TempDir("kpssh-build-")
+	if err != nil {
+		return nil, err
+	}
+	cmd.Env = append(cmd.Env, "GOTMPDIR="+dir)
+	return remove, nil
 }
 
 // buildOnce builds the binary unless another process does so first.
@@ -131,6 +146,11 @@ func (s *source) build(ctx context.Context, output string, log io.Writer) error 
 
 	args := append([]string{"build", "-v", "-ldflags", s.ldflags, "-o", output}, append(buildFlags, ".")...)
 	cmd := s.goCommand(ctx, args...)
+	remove, err := workIn(cmd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = remove() }() // the next build tries again
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err

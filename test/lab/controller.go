@@ -7,10 +7,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 )
 
 // BuildController compiles cmd/controller of the working tree and returns the binary's path, in the user's cache directory: where it
@@ -36,11 +34,13 @@ func BuildController(ctx context.Context) (string, error) {
 	}
 	defer unlock()
 	binary := filepath.Join(dir, "controller")
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, "./cmd/controller")...)...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=auto", "GOFLAGS=")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	args := append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, "./cmd/controller")...)
+	cmd := goCommand(ctx, root, args...)
+	remove, err := workIn(cmd)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = remove() }() // the next build tries again
 	if output, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
