@@ -24,7 +24,7 @@ help: ## Say what every target does.
 
 .PHONY: demo
 demo: ## Scale simulated machines up and down on this computer: no root, no Docker. KEEP=1 leaves it up to explore.
-	go run ./test/lab/cmd/demo $(if $(KEEP),--keep)
+	KEEP=$(KEEP) go run ./test/demo
 
 .PHONY: test
 test: ## Run the unit and integration tests (etcd and kube-apiserver are built on first use). RUN=regexp PKG=./pkg/x narrow it.

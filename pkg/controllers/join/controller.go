@@ -225,7 +225,7 @@ func (c *Controller) act(ctx context.Context, f Facts, step Step) (reconcile.Res
 	case StepAwaitNode:
 		return c.awaitNode(ctx, f)
 	case StepGiveUp:
-		return reconcile.Result{}, c.abandon(ctx, h, unregistered(h), verdict{release: unregisteredRelease(h)})
+		return reconcile.Result{}, c.giveUp(ctx, h)
 	case StepEndClaim:
 		c.runner.stop(h.Name, "the claim has ended")
 		return reconcile.Result{}, c.Inventory.BeginLeave(ctx, h.Name, h.Status.ClaimRef.UID, h.Status.ClaimRef.Name)

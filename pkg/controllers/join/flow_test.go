@@ -17,6 +17,7 @@ import (
 	"time"
 
 	gossh "golang.org/x/crypto/ssh"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -562,5 +563,41 @@ func (l *lab) drive(done func() bool) {
 		case <-ctx.Done():
 			l.t.Fatal("waited in vain")
 		}
+	}
+}
+
+// E1: a Node that does not come ends the join, and the reason tells a certificate that nobody approves from a kubelet that never asked.
+func TestANodeThatDoesNotComeIsExplained(t *testing.T) {
+	for name, row := range map[string]struct {
+		asked  bool
+		reason string
+		blamed bool
+	}{
+		"a kubelet that never asked for a certificate": {false, reasonNodeDidNotRegister, true},
+		"a certificate request that nobody approved":   {true, reasonClientCSRNotApproved, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, scripts)
+			l.claim("n")
+			h := l.settle("joined", isState(v1beta1.HostInUse))
+			if row.asked {
+				request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr-1"}}
+				request.Spec.Username = "system:bootstrap:" + h.Status.BootstrapTokenID
+				if err := l.api.Create(t.Context(), request); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h = l.settle("given up and left", func(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil })
+			l.wantLog("install", "join:n", "leave")
+			if blamed := h.Status.Failures != nil; blamed != row.blamed {
+				t.Errorf("the host is blamed: %v, want %v", blamed, row.blamed)
+			}
+			if text := l.eventText(); !strings.Contains(text, row.reason) {
+				t.Errorf("no event says %s:\n%s", row.reason, text)
+			}
+			if l.exists(&karpv1.NodeClaim{}, "n") || l.tokens() != 0 {
+				t.Error("the NodeClaim or the token is still there")
+			}
+		})
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
@@ -37,16 +40,35 @@ func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, 
 	return reconcile.Result{}, err
 }
 
-// reasonNodeDidNotRegister: the join script succeeded but no Node came of it.
-const reasonNodeDidNotRegister = "NodeDidNotRegister"
+// Reasons for which a join script succeeded and no Node came of it.
+const (
+	reasonNodeDidNotRegister   = "NodeDidNotRegister"
+	reasonClientCSRNotApproved = "ClientCSRNotApproved"
+)
 
-func unregistered(h *v1beta1.SSHHost) *fault.Error {
+// unregistered says why no Node appeared, as far as the cluster can tell: a kubelet whose certificate nobody approves has asked for one
+// in the name of this join's bootstrap token; one that cannot reach the API server has not.
+func (c *Controller) unregistered(ctx context.Context, h *v1beta1.SSHHost) *fault.Error {
+	requests := &certificatesv1.CertificateSigningRequestList{}
+	if err := c.Live.List(ctx, requests); err != nil {
+		log.FromContext(ctx).V(1).Info("certificate requests cannot be listed; the reason why no Node appeared stays vague", "error", err.Error())
+	}
+	for _, request := range requests.Items {
+		if request.Spec.Username == bootstrapapi.BootstrapUserPrefix+h.Status.BootstrapTokenID && len(request.Status.Certificate) == 0 {
+			return fault.New(fault.Configuration, reasonClientCSRNotApproved, nil,
+				"the kubelet of %s asked for a client certificate (CertificateSigningRequest %s) and nobody approved it within %s: apply the bindings of examples/bootstrap-rbac.yaml for this instance's group, and let kube-controller-manager approve and sign",
+				h.Name, request.Name, registrationTimeout)
+		}
+	}
 	return fault.New(fault.Host, reasonNodeDidNotRegister, nil,
-		"the join script of %s succeeded but no Node %s appeared within %s: look at the kubelet's log on the machine (its certificate request may await approval, or it cannot reach the API server)",
-		h.Name, h.Status.ClaimRef.Name, registrationTimeout)
+		"the join script of %s succeeded but no Node %s with provider ID %s appeared within %s, and no kubelet asked for a certificate with this join's token: look at the kubelet's log on the machine; it may not reach the API server",
+		h.Name, h.Status.ClaimRef.Name, h.EffectiveProviderID(), registrationTimeout)
 }
 
-func unregisteredRelease(h *v1beta1.SSHHost) host.Release {
-	f := unregistered(h)
-	return host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: true}
+// giveUp fails a join whose Node did not appear. Where nobody approves certificates, no host is to blame.
+func (c *Controller) giveUp(ctx context.Context, h *v1beta1.SSHHost) error {
+	f := c.unregistered(ctx, h)
+	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host}
+	c.event(h, corev1.EventTypeWarning, f.Reason, "%s", clip(f.Message))
+	return c.abandon(ctx, h, f, verdict{release: release})
 }
