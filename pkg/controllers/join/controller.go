@@ -80,6 +80,9 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	})); err != nil {
 		return err
 	}
+	if err := m.Add(manager.RunnableFunc(c.pruneRevisions)); err != nil {
+		return err
+	}
 	byName := handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, name string) []reconcile.Request { return c.request(name) })
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).

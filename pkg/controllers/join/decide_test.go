@@ -96,6 +96,8 @@ func TestJudgeJoin(t *testing.T) {
 		"a network fault parks the host in the end":                  {blame: fault.Network, attempts: 3, state: v1beta1.HostUnhealthy, failed: true},
 		"a script that failed parks the host at once":                {blame: fault.Host, reason: "ScriptFailed", attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
 		"a busy machine is tried again":                              {blame: fault.Host, reason: reasonHostBusy, attempts: 1, again: true},
+		"D12: a busy package manager gets the same host again":       {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 9, since: 5 * time.Minute, again: true},
+		"D12: but not for ever":                                      {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 30, since: temporaryPatience, state: v1beta1.HostUnhealthy, failed: true},
 		"fault #29: a bad class or profile waits for a person":       {blame: fault.Configuration, attempts: 9, since: time.Minute, again: true},
 		"fault #29: and then frees the host, which is not to blame":  {blame: fault.Configuration, attempts: 9, since: configurationPatience, state: v1beta1.HostAvailable},
 		"a key Secret that is missing parks its host only":           {blame: fault.Configuration, hostOnly: true, attempts: 1, state: v1beta1.HostUnhealthy, failed: true},

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	gossh "golang.org/x/crypto/ssh"
+	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -599,5 +600,38 @@ func TestANodeThatDoesNotComeIsExplained(t *testing.T) {
 				t.Error("the NodeClaim or the token is still there")
 			}
 		})
+	}
+}
+
+// D12: a script that asks to be run again gets the same host, which is not parked.
+func TestABusyPackageManagerGetsTheSameHostAgain(t *testing.T) {
+	busy := scripts
+	busy.Install = `echo install >> "$KPSSH_VAR_DIR/log"; [ "$(wc -l < "$KPSSH_VAR_DIR/log")" -ge 3 ] || { echo "PackageManagerBusy: the dpkg lock is held" >&2; exit 75; }`
+	l := newLab(t, busy)
+	l.claim("n")
+	h := l.settle("joined", isState(v1beta1.HostInUse))
+	l.wantLog("install", "install", "install", "join:n")
+	if h.Status.Failures != nil || !strings.Contains(l.eventText(), reasonPackageManagerBusy) {
+		t.Errorf("failures %+v", h.Status.Failures)
+	}
+}
+
+// Revisions that no host has installed do not pile up; those that one has stay.
+func TestRevisionsInUseSurvivePruning(t *testing.T) {
+	l := newLab(t, scripts)
+	l.claim("n")
+	installed := l.settle("joined", isState(v1beta1.HostInUse)).Status.InstalledRevision
+	stale := profile.RevisionOf(&v1beta1.SSHJoinProfile{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: v1beta1.SSHJoinProfileSpec{Version: "0", Scripts: scripts}})
+	if err := profile.NewRevisions(l.api, l.api, pool).Ensure(t.Context(), stale); err != nil { // by a process before this one
+		t.Fatal(err)
+	}
+	if err := l.ctl.prune(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{installed: true, stale.Name: false} {
+		err := l.api.Get(t.Context(), client.ObjectKey{Namespace: pool, Name: name}, &appsv1.ControllerRevision{})
+		if found := err == nil; found != want {
+			t.Errorf("revision %s exists: %v, want %v", name, found, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"strings"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
@@ -27,19 +28,34 @@ func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose strin
 // run runs one phase's script on a machine, fenced by the owner file, its output redacted before anything is cut off.
 func (c *Controller) run(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
 	started := c.Clock.Now()
-	_, err := conn.Run(ctx, ssh.Script{
+	result, err := conn.Run(ctx, ssh.Script{
 		Phase: string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,
 		Owner: &ssh.Owner{
 			Cluster: c.ClusterUID, Instance: c.Instance, Host: string(h.UID), Claim: string(claimUID(h)), Epoch: c.recorded(h).Status.ClaimEpoch,
 			TakeOver: h.Annotations[v1beta1.TakeOverAnnotation],
 		},
 	}, ssh.Redact(redactor.Writer))
+	if result.ExitCode == exitTemporary {
+		err = temporary(err, result)
+	}
 	metrics.PhaseDuration.WithLabelValues(string(phase), outcome(err)).Observe(c.Clock.Since(started).Seconds())
 	if err != nil {
 		f := fault.Of(err)
 		metrics.PhaseFailures.WithLabelValues(string(phase), string(f.Blame), f.Reason).Inc()
 	}
 	return err
+}
+
+// exitTemporary is the exit status by which a script says that it may succeed later on the same machine: EX_TEMPFAIL of sysexits.h.
+const exitTemporary = 75
+
+// temporary turns a script's failure into one that the host is not parked for.
+func temporary(err error, result ssh.Result) error {
+	reason := reasonTemporaryFailure
+	if strings.Contains(result.Stderr.String(), reasonPackageManagerBusy) {
+		reason = reasonPackageManagerBusy
+	}
+	return fault.New(fault.Host, reason, err, "the script asks to be run again later (exit status %d)", exitTemporary)
 }
 
 func outcome(err error) string {

@@ -14,6 +14,9 @@ const (
 	// configurationPatience is how long a claim waits for a person to mend a profile, class or Secret. The class is not Ready meanwhile,
 	// so karpenter plans nothing new with it.
 	configurationPatience = 2 * time.Minute
+	// temporaryPatience is how long a host is tried whose script asks to be run again, such as for a package manager that is busy after
+	// boot. Karpenter gives up on the NodeClaim after 15 minutes.
+	temporaryPatience = 10 * time.Minute
 	// leavePatience bounds how long the deletion of a Node and its NodeClaim waits for a machine that does not answer.
 	leavePatience = 3 * time.Minute
 	// leaveAttempts bounds how often a leave script that fails is run before the claim is let go.
@@ -58,8 +61,11 @@ func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Du
 		}
 		return verdict{release: host.Release{State: v1beta1.HostAvailable}}
 	}
-	if f.Reason == reasonHostBusy && attempts < networkAttempts {
-		return verdict{again: true} // an earlier phase is being ended on the machine
+	switch f.Reason {
+	case reasonHostBusy: // an earlier phase is being ended on the machine
+		return verdict{again: attempts < networkAttempts, release: park.release}
+	case reasonTemporaryFailure, reasonPackageManagerBusy:
+		return verdict{again: failingFor < temporaryPatience, release: park.release}
 	}
 	return park
 }
@@ -72,4 +78,9 @@ func giveUpLeave(f *fault.Error, attempts int32, failingFor time.Duration) bool 
 	return attempts >= leaveAttempts || failingFor >= leavePatience
 }
 
-const reasonHostBusy = "HostBusy"
+// Reasons of host faults that pass.
+const (
+	reasonHostBusy           = "HostBusy"
+	reasonTemporaryFailure   = "TemporaryFailure"
+	reasonPackageManagerBusy = "PackageManagerBusy"
+)
