@@ -15,13 +15,21 @@ import (
 type screen struct {
 	out   io.Writer
 	live  bool
+	width func() int
 	begin time.Time
 	drawn int // lines of the table on the terminal
 	last  *snapshot
 }
 
 func newScreen(out *os.File, begin time.Time) *screen {
-	return &screen{out: out, live: term.IsTerminal(int(out.Fd())), begin: begin}
+	fd := int(out.Fd())
+	return &screen{out: out, live: term.IsTerminal(fd), begin: begin, width: func() int {
+		width, _, err := term.GetSize(fd)
+		if err != nil || width <= 0 {
+			return 80
+		}
+		return width
+	}}
 }
 
 // say prints a line that stays.
@@ -33,9 +41,9 @@ func (c *screen) say(format string, args ...any) {
 func (c *screen) show(s *snapshot) {
 	defer func() { c.last = s }()
 	if c.live {
-		table := table(s, s.at.Sub(c.begin))
-		c.erase()
-		fmt.Fprint(c.out, table)
+		table := cut(table(s, s.at.Sub(c.begin)), c.width())
+		// In one write, or it flickers.
+		fmt.Fprint(c.out, c.eraser(), table)
 		c.drawn = strings.Count(table, "\n")
 		return
 	}
@@ -46,10 +54,27 @@ func (c *screen) show(s *snapshot) {
 
 // erase takes the table off the terminal.
 func (c *screen) erase() {
-	if c.drawn > 0 {
-		fmt.Fprintf(c.out, "\x1b[%dA\x1b[J", c.drawn)
-		c.drawn = 0
+	fmt.Fprint(c.out, c.eraser())
+	c.drawn = 0
+}
+
+// eraser moves up to where the table began and clears the rest of the screen.
+func (c *screen) eraser() string {
+	if c.drawn == 0 {
+		return ""
 	}
+	return fmt.Sprintf("\x1b[%dA\x1b[J", c.drawn)
+}
+
+// cut shortens lines: one that wraps would make the table higher than it knows.
+func cut(table string, width int) string {
+	lines := strings.Split(table, "\n")
+	for i, line := range lines {
+		if runes := []rune(line); len(runes) > width {
+			lines[i] = string(runes[:width])
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 func table(s *snapshot, elapsed time.Duration) string {
