@@ -63,7 +63,8 @@ type Dialer struct {
 	// DialContext is for tests and metrics; default net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// types remembers which type a fingerprint's key has (string → string), to find it with one handshake from the second time on.
+	// types remembers the type of each recognised key by its fingerprint (string → string), to find it with one handshake from the
+	// second time on.
 	types sync.Map
 }
 
@@ -118,11 +119,11 @@ func (d *Dialer) Dial(ctx context.Context, t Target) (*Conn, error) {
 	}
 }
 
-// hint is the remembered type of a bare fingerprint's key.
+// hint is the type of the key by which a machine with these pins was recognised before.
 func (d *Dialer) hint(t Target) string {
-	for _, fingerprint := range append([]string{t.Trusted}, t.Pins.fingerprints...) {
+	for _, fingerprint := range append(t.Pins.Fingerprints(), t.Trusted) {
 		if keyType, ok := d.types.Load(fingerprint); ok {
-			return keyType.(string) //nolint:forcetypeassert // only strings are stored
+			return keyType.(string) // only strings are stored
 		}
 	}
 	return ""
@@ -154,7 +155,7 @@ func (d *Dialer) attempt(ctx context.Context, t Target, endpoint string, search 
 		}),
 		AuthCallback: func(c *gossh.ClientAuthContext) (gossh.AuthMethod, error) {
 			methods = c.AllowedMethods
-			return nil, nil //nolint:nilnil // documented: go on with Auth
+			return nil, nil // documented: go on with Auth
 		},
 		BannerCallback: func(string) error { return nil },
 	}

@@ -17,7 +17,7 @@ func mine() Owner {
 }
 
 // phase runs a mutating phase that does nothing but say so.
-func phase(c *Conn, ctx context.Context, name, body string, o Owner) error { //nolint:revive // the connection reads first
+func phase(ctx context.Context, c *Conn, name, body string, o Owner) error {
 	_, err := c.Run(ctx, Script{Phase: name, Body: body, Timeout: time.Minute, Owner: &o})
 	return err
 }
@@ -27,7 +27,7 @@ func TestOwnerFileLivesFromFirstTouchToLeave(t *testing.T) {
 	m := newMachine(t)
 	c := m.dial(&Dialer{})
 	want := "cluster=cluster-a\ninstance=default\nhost=host-1\nclaim=claim-1\nepoch=3\n"
-	if err := phase(c, t.Context(), "install", "cat $KPSSH_STATE_DIR/owner $KPSSH_STATE_DIR/run > during", mine()); err != nil {
+	if err := phase(t.Context(), c, "install", "cat $KPSSH_STATE_DIR/owner $KPSSH_STATE_DIR/run > during", mine()); err != nil {
 		t.Fatal(err)
 	}
 	if during := m.file("during"); !strings.HasPrefix(during, want) || !strings.HasSuffix(during, " install\n") {
@@ -42,10 +42,10 @@ func TestOwnerFileLivesFromFirstTouchToLeave(t *testing.T) {
 	if info, err := os.Stat(m.state()); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("state directory %v %v", info, err)
 	}
-	if err := phase(c, t.Context(), "leave", "exit 1", mine()); err == nil || m.file("state/owner") != want {
+	if err := phase(t.Context(), c, "leave", "exit 1", mine()); err == nil || m.file("state/owner") != want {
 		t.Error("a leave that failed has removed the owner")
 	}
-	if err := phase(c, t.Context(), "leave", "true", mine()); err != nil || m.file("state/owner") != "" {
+	if err := phase(t.Context(), c, "leave", "true", mine()); err != nil || m.file("state/owner") != "" {
 		t.Errorf("a leave that succeeded keeps the owner (%v)", err)
 	}
 	if got := m.file("state/epoch.host-1"); got != "3\n" {
@@ -91,7 +91,7 @@ func TestAnotherOwnerIsRefusedUntilQuoted(t *testing.T) {
 		}
 		o := mine()
 		o.TakeOver = tc.takeOver
-		err := phase(m.dial(&Dialer{}), t.Context(), tc.phase, "touch ran", o)
+		err := phase(t.Context(), m.dial(&Dialer{}), tc.phase, "touch ran", o)
 		_, statErr := os.Stat(filepath.Join(m.dir, "ran"))
 		if ran := statErr == nil; ran != (tc.found == "") {
 			t.Errorf("%s: ran is %v (%v)", name, ran, err)
@@ -123,12 +123,12 @@ func TestOlderEpochIsRefused(t *testing.T) {
 	c := m.dial(&Dialer{})
 	at := func(epoch int64) Owner { o := mine(); o.Epoch = epoch; return o }
 	for _, epoch := range []int64{3, 3, 5} {
-		if err := phase(c, t.Context(), "join", "echo ran >> ran", at(epoch)); err != nil {
+		if err := phase(t.Context(), c, "join", "echo ran >> ran", at(epoch)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"install", "join", "leave"} {
-		err := phase(c, t.Context(), name, "echo ran >> ran", at(4))
+		err := phase(t.Context(), c, name, "echo ran >> ran", at(4))
 		wantFault(t, err, fault.Cluster, "StaleEpoch", "epoch 4")
 		var stale *StaleEpoch
 		if !errors.As(err, &stale) || stale.Stored != 5 {
@@ -136,17 +136,17 @@ func TestOlderEpochIsRefused(t *testing.T) {
 		}
 	}
 	// The memory outlives the membership.
-	if err := phase(c, t.Context(), "leave", "true", at(5)); err != nil {
+	if err := phase(t.Context(), c, "leave", "true", at(5)); err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, phase(c, t.Context(), "join", "echo ran >> ran", at(4)), fault.Cluster, "StaleEpoch")
+	wantFault(t, phase(t.Context(), c, "join", "echo ran >> ran", at(4)), fault.Cluster, "StaleEpoch")
 	if got := strings.Count(m.file("ran"), "ran"); got != 3 {
 		t.Errorf("ran %d times", got)
 	}
 	// Another SSHHost's count is its own.
 	other := at(1)
 	other.Host = "host-2"
-	if err := phase(c, t.Context(), "join", "true", other); err != nil {
+	if err := phase(t.Context(), c, "join", "true", other); err != nil {
 		t.Error(err)
 	}
 }
@@ -159,7 +159,7 @@ func TestPhasesOnOneMachineNeverOverlap(t *testing.T) {
 	results := make(chan error, 4)
 	for range cap(results) {
 		c := m.dial(&Dialer{})
-		go func() { results <- phase(c, t.Context(), "join", body, mine()) }()
+		go func() { results <- phase(t.Context(), c, "join", body, mine()) }()
 	}
 	for range cap(results) {
 		if err := <-results; err != nil {
@@ -177,10 +177,10 @@ func TestHeldLockIsHostBusy(t *testing.T) {
 	first, second := m.dial(&Dialer{}), m.dial(&Dialer{Timeouts: Timeouts{Lock: time.Second}})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- phase(first, t.Context(), "install", "echo x > started; until [[ -e enough ]]; do sleep 0.05; done", mine())
+		ended <- phase(t.Context(), first, "install", "echo x > started; until [[ -e enough ]]; do sleep 0.05; done", mine())
 	}()
 	await(t, "the first phase", func() bool { return m.file("started") != "" })
-	wantFault(t, phase(second, t.Context(), "join", "touch ran", mine()), fault.Host, "HostBusy", "install")
+	wantFault(t, phase(t.Context(), second, "join", "touch ran", mine()), fault.Host, "HostBusy", "install")
 	// A phase that only reads needs no lock.
 	if _, err := second.Run(t.Context(), Script{Phase: "probe", Body: "true", Timeout: time.Minute}); err != nil {
 		t.Error(err)
@@ -203,12 +203,12 @@ func TestPhaseWhoseClientIsGoneNeverStarts(t *testing.T) {
 	first, second := m.dial(&Dialer{}), m.dial(&Dialer{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- phase(first, t.Context(), "install", "echo x > started; until [[ -e enough ]]; do sleep 0.05; done", mine())
+		ended <- phase(t.Context(), first, "install", "echo x > started; until [[ -e enough ]]; do sleep 0.05; done", mine())
 	}()
 	await(t, "the first phase", func() bool { return m.file("started") != "" })
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan error, 1)
-	go func() { waiting <- phase(second, ctx, "join", "touch ran", mine()) }()
+	go func() { waiting <- phase(ctx, second, "join", "touch ran", mine()) }()
 	lock := filepath.Join(m.state(), "lock")
 	await(t, "the second phase at the lock", func() bool { return processes(t, "flock\x00-w\x0030\x009") > 0 && holders(lock) > 1 })
 	cancel()
@@ -245,7 +245,7 @@ func TestStateDirectoryThatCannotBeWritten(t *testing.T) {
 	if err := os.WriteFile(m.state(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, phase(m.dial(&Dialer{}), t.Context(), "join", "touch ran", mine()), fault.Host, "StateUnusable", m.state())
+	wantFault(t, phase(t.Context(), m.dial(&Dialer{}), "join", "touch ran", mine()), fault.Host, "StateUnusable", m.state())
 	if _, err := os.Stat(filepath.Join(m.dir, "ran")); err == nil {
 		t.Error("it ran")
 	}

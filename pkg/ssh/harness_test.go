@@ -143,7 +143,7 @@ func shellPath(t *testing.T, name string) string {
 // program puts a shell script on the machine's PATH.
 func program(m *machine, name, body string) {
 	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.bin, name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil { //nolint:gosec // it must be executable
+	if err := os.WriteFile(filepath.Join(m.bin, name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil { // it must be executable
 		m.t.Fatal(err)
 	}
 }

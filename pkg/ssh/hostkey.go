@@ -67,7 +67,7 @@ type recognition struct {
 	seen   []gossh.PublicKey
 }
 
-// recognise plans the search. hint is the type that the key of a bare fingerprint had last time, if known.
+// recognise plans the search. hint is the type of the key that was recognised last time, if any.
 func recognise(pins Pins, trusted, hint string) *recognition {
 	r := &recognition{pins: pins, trusted: trusted}
 	if !pins.Empty() {
@@ -81,22 +81,22 @@ func recognise(pins Pins, trusted, hint string) *recognition {
 			rest = append(rest, f)
 		}
 	}
-	if hint != "" {
-		slices.SortStableFunc(rest, func(a, b *family) int {
-			switch {
-			case a.keyType == hint:
-				return -1
-			case b.keyType == hint:
-				return 1
-			}
-			return 0
-		})
-	}
+	// Stable: apart from the hint, the order of preference stays.
+	last := func(a, b *family) int { return rank(a, hint) - rank(b, hint) }
+	slices.SortStableFunc(pinned, last)
+	slices.SortStableFunc(rest, last)
 	if len(pinned) > 0 {
 		r.groups = append(r.groups, pinned)
 	}
 	r.groups = append(r.groups, rest)
 	return r
+}
+
+func rank(f *family, hint string) int {
+	if f.keyType == hint {
+		return 0
+	}
+	return 1
 }
 
 // expects lists what would be accepted; empty when anything would.

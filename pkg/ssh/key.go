@@ -91,7 +91,7 @@ func ParseKey(pem, passphrase []byte) (Signer, error) {
 			"the RSA key has %d bits; SSH servers refuse fewer than %d: use an ed25519 key", key.N.BitLen(), minRSABits)
 	}
 	inner, err := gossh.NewSignerFromKey(raw)
-	if err != nil || inner.PublicKey().Type() == gossh.InsecureKeyAlgoDSA {
+	if err != nil || familyOf(inner.PublicKey().Type()) == nil {
 		return Signer{}, fault.New(fault.Configuration, "KeyInvalid", nil,
 			"the private key's type is not supported: use ed25519, ECDSA or RSA")
 	}

@@ -185,7 +185,7 @@ func TestKilledWrapperLeavesNothing(t *testing.T) {
 				if processes(t, id) == 0 {
 					t.Fatal("nothing is left to be found")
 				}
-				if err := phase(c, t.Context(), "leave", "true", mine()); err != nil {
+				if err := phase(t.Context(), c, "leave", "true", mine()); err != nil {
 					t.Fatal(err)
 				}
 			}

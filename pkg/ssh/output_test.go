@@ -106,7 +106,7 @@ func FuzzSplitter(f *testing.F) {
 			return
 		}
 		whole, wholeNoise, wholeMarks := splitIn(text, func() int { return len(text) })
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // pieces, not secrets
+		random := rand.New(rand.NewPCG(seed, 0)) // pieces, not secrets
 		out, noise, marks := splitIn(text, func() int { return 1 + random.IntN(20) })
 		if out != whole || noise != wholeNoise || strings.Join(marks, "\n") != strings.Join(wholeMarks, "\n") {
 			t.Fatalf("cut %q %q %q, whole %q %q %q", out, noise, marks, whole, wholeNoise, wholeMarks)

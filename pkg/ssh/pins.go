@@ -3,10 +3,11 @@ package ssh
 import (
 	"bytes"
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // the hash of hashed known_hosts names; not a signature
+	"crypto/sha1" // the hash of hashed known_hosts names; not a signature
 	"encoding/base64"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,7 +89,7 @@ func ParsePins(knownHost []byte, address string, port int) (Pins, error) {
 	}
 	if passed == lines && lines > 0 {
 		return Pins{}, fault.New(fault.Configuration, "HostPinsInvalid", nil,
-			"none of the %d lines of knownHost names %s: use a line of this machine (ssh-keyscan -p %d %s), its public key, or its fingerprint",
+			"none of the %d lines of knownHost names %s with a key that SSH still uses: use a line of this machine (ssh-keyscan -p %d %s), its public key, or its fingerprint",
 			lines, net.JoinHostPort(host, strconv.Itoa(port)), port, host)
 	}
 	return pins, nil
@@ -103,10 +104,9 @@ const (
 	errPinForm pinError = "is neither a SHA256:<43 characters> fingerprint nor a public key nor a known_hosts line"
 	errPinMD5  pinError = "is an MD5 fingerprint, which proves nothing: use the SHA256 one (ssh-keygen -lf)"
 	errPinCA   pinError = "is a @cert-authority line: host certificates are not supported, pin the machine's own key"
-	errPinDSA  pinError = "is a DSA key, which SSH no longer uses: pin another key of the machine"
 )
 
-// add takes one line; other is true when it names another machine.
+// add takes one line; other is true when it says nothing about this machine.
 func (p *Pins) add(line, host string, port int) (other bool, err error) {
 	fields := strings.Fields(line)
 	switch {
@@ -125,6 +125,9 @@ func (p *Pins) add(line, host string, port int) (other bool, err error) {
 	case fields[0] == "@cert-authority":
 		return false, errPinCA
 	}
+	if slices.Contains(fields, "ssh-dss") {
+		return true, nil // SSH no longer uses DSA: the line can match nothing
+	}
 	if key, ok := publicKey(fields); ok {
 		return false, p.addKey(key, false)
 	}
@@ -140,12 +143,13 @@ func (p *Pins) add(line, host string, port int) (other bool, err error) {
 	if len(fields) < 3 {
 		return false, errPinForm
 	}
+	// Another machine's key may be of a type that is not known here.
+	if _, err := base64.StdEncoding.DecodeString(fields[2]); err == nil && !names(fields[0], host, port) {
+		return true, nil
+	}
 	key, ok := publicKey(fields[1:])
 	if !ok {
 		return false, errPinForm
-	}
-	if !names(fields[0], host, port) {
-		return true, nil
 	}
 	return false, p.addKey(key, revoked)
 }
@@ -156,9 +160,6 @@ func (p *Pins) addKey(key gossh.PublicKey, revoked bool) error {
 		return nil
 	}
 	if familyOf(key.Type()) == nil {
-		if key.Type() == gossh.InsecureKeyAlgoDSA {
-			return errPinDSA
-		}
 		return pinError("is a key of type " + key.Type() + ", which no host key can have here")
 	}
 	p.keys = append(p.keys, key)

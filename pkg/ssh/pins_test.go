@@ -2,7 +2,7 @@ package ssh
 
 import (
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // as known_hosts does
+	"crypto/sha1" // as known_hosts does
 	"encoding/base64"
 	"errors"
 	"slices"
@@ -90,7 +90,10 @@ func TestParsePins(t *testing.T) {
 		"truncated key":          {in: edLine[:40], err: "neither"},
 		"host without key":       {in: "10.0.0.1 ssh-ed25519", err: "neither"},
 		"one good, one broken":   {in: edLine + "\nrubbish", err: "line 2"},
-		"DSA":                    {in: dsaLine, err: "neither"},
+		"DSA":                    {in: dsaLine, err: "still uses"},
+		"DSA among others":       {in: "10.0.0.1 " + dsaLine + "\n10.0.0.1 " + edLine, want: []string{ed}},
+		"others' unknown types":  {in: "10.0.0.7 ssh-future AAAAB3NzaC1kc3M= c\n10.0.0.1 " + edLine, want: []string{ed}},
+		"own unknown type":       {in: "10.0.0.1 ssh-future AAAAB3NzaC1kc3M= c\n10.0.0.1 " + edLine, err: "line 1"},
 		"private key by mistake": {in: "-----BEGIN OPENSSH PRIVATE KEY-----", err: "neither"},
 		"zone in the address":    {in: edLine, address: "fe80::1%eth0", err: "zone"},
 	} {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	gossh "golang.org/x/crypto/ssh"
+	"k8s.io/utils/clock"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
@@ -35,9 +36,6 @@ func Redact(filter func(io.Writer) io.WriteCloser) Option {
 func KeepOutput(head, tail int) Option {
 	return func(o *options) { o.head, o.tail = max(head, 0), max(tail, 0) }
 }
-
-// endGrace is how long the other stream's end may trail behind.
-const endGrace = 2 * time.Second
 
 // Run runs one script and waits for its end. A cancelled ctx is returned wrapped, after the machine was told to kill the phase
 // and has said so, or Timeouts.Stop has passed; a deadline of ctx is Network/RunTimeout. Faults besides:
@@ -71,13 +69,13 @@ func (c *Conn) Run(ctx context.Context, s Script, opts ...Option) (Result, error
 	r.stdout = newStream(e, kept, func(text string) { r.post(event{mark: text}) })
 	r.stderr = newStream(e, kept, func(text string) { r.post(event{errMark: text}) })
 	r.start(requests)
-	end, err := r.follow(ctx)
+	err = r.follow(ctx)
 	r.release()
 	result := Result{Stdout: r.stdout.finish(), Stderr: r.stderr.finish(), ExitCode: -1}
 	if err != nil {
 		return result, err
 	}
-	return r.judge(ctx, end, result)
+	return r.judge(ctx, r.end, result)
 }
 
 // open opens a session channel. An OpenChannel that is late ends with the connection, or is closed when it comes.
@@ -145,8 +143,15 @@ type run struct {
 	over           chan struct{}
 	toMachine      chan string
 
-	sudo, begun, started, stopping bool
-	status                         *int
+	// What has been learnt; follow's own.
+	stage       Stage
+	limit       clock.Timer
+	end         string // the last marker on stdout
+	errEnded    bool   // stderr's has come
+	sudo, begun bool
+	started     bool // the machine was told to go
+	stopping    bool // it was told to stop
+	status      *int
 }
 
 func (r *run) post(e event) {
@@ -231,85 +236,5 @@ func (r *run) tell(line string) {
 	select {
 	case r.toMachine <- line:
 	default:
-	}
-}
-
-// follow waits for the run's last marker, which it returns, or fails.
-func (r *run) follow(ctx context.Context) (end string, err error) {
-	stage, limit := StageFirstByte, r.conn.clock.NewTimer(r.limits.FirstByte)
-	defer func() { limit.Stop() }()
-	restart := func(d time.Duration) {
-		limit.Stop()
-		limit = r.conn.clock.NewTimer(d)
-	}
-	alive := r.conn.clock.NewTicker(r.conn.dialer.keepalive() / 2)
-	defer alive.Stop()
-	done := ctx.Done()
-	errEnded := false
-	for {
-		select {
-		case e := <-r.events:
-			switch {
-			case e.mark == markBegin:
-				r.begun, stage = true, StageRun
-				// The machine speaks again within the lock's wait.
-				restart(r.limits.Lock + r.limits.Grace)
-			case e.mark == markReady:
-				r.started = true
-				r.tell("go")
-				restart(r.script.Timeout + r.limits.Grace)
-			case e.mark == markShell:
-			case e.mark == markSudo:
-				r.sudo = true
-			case e.mark == markNoBash, e.mark == markNoSudo:
-				return "", r.unusable(e.mark)
-			case e.mark != "":
-				end = e.mark
-				if errEnded {
-					return end, nil
-				}
-				restart(endGrace)
-			case e.errMark != "":
-				errEnded = errEnded || isLast(e.errMark)
-				if errEnded && end != "" {
-					return end, nil
-				}
-			case e.refused:
-				return "", fault.New(fault.Host, "ShellUnusable", nil, "%s: the SSH server refuses to run commands for this account", r.conn.target)
-			case e.status != nil:
-				r.status = e.status
-				if end == "" && !r.stopping {
-					restart(endGrace)
-				}
-			case e.closed && end != "":
-				return end, nil
-			case e.closed && r.stopping:
-				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
-			case e.closed:
-				return "", r.broken(stage)
-			}
-		case <-alive.C():
-			if r.begun {
-				r.tell("")
-			}
-		case <-limit.C():
-			switch {
-			case end != "":
-				return end, nil
-			case r.stopping:
-				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
-			case r.status != nil:
-				return "", r.broken(stage)
-			default:
-				return "", r.late(stage)
-			}
-		case <-done:
-			if !r.started {
-				return "", stopped(ctx, r.conn.target, stage, "RunTimeout")
-			}
-			done, r.stopping = nil, true
-			r.tell("stop")
-			restart(r.limits.Stop)
-		}
 	}
 }

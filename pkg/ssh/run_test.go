@@ -149,7 +149,7 @@ func TestNoCommandLineCarriesScriptOrValues(t *testing.T) {
 func TestLoginShellsAndBannersDoNotMatter(t *testing.T) {
 	t.Parallel()
 	noisy := filepath.Join(t.TempDir(), "noisy")
-	if err := os.WriteFile(noisy, []byte("#!/bin/sh\necho '*** welcome 12 34 ***'\necho 'warning: x' >&2\nexec /bin/sh \"$@\"\n"), 0o755); err != nil { //nolint:gosec // it must be executable
+	if err := os.WriteFile(noisy, []byte("#!/bin/sh\necho '*** welcome 12 34 ***'\necho 'warning: x' >&2\nexec /bin/sh \"$@\"\n"), 0o755); err != nil { // it must be executable
 		t.Fatal(err)
 	}
 	for _, shell := range []string{shellPath(t, "sh"), shellPath(t, "dash"), shellPath(t, "bash"), noisy} {
@@ -208,7 +208,7 @@ func TestAccountsWithoutAUsableShell(t *testing.T) {
 	t.Parallel()
 	script := func(text string) string {
 		path := filepath.Join(t.TempDir(), "shell")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil { //nolint:gosec // it must be executable
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil { // it must be executable
 			t.Fatal(err)
 		}
 		return path
@@ -296,7 +296,7 @@ func TestAGigabyteOfOutputTakesNoMemory(t *testing.T) {
 	if result.Stdout.Total() != total+12 || len(text) > defaultHead+defaultTail+100 {
 		t.Errorf("total %d, kept %d", result.Stdout.Total(), len(text))
 	}
-	if grown := int64(peak) - int64(before.HeapAlloc); grown > 64<<20 { //nolint:gosec // sizes of one process
+	if grown := int64(peak) - int64(before.HeapAlloc); grown > 64<<20 { // sizes of one process
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
 }

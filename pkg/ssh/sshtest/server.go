@@ -53,7 +53,7 @@ type Server struct {
 
 	stall    atomic.Int64
 	listener net.Listener
-	ctx      context.Context //nolint:containedctx // the life of the server, which outlives the call that started it
+	ctx      context.Context // the life of the server, which outlives the call that started it
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 
@@ -289,7 +289,7 @@ func (s *Server) session(ctx context.Context, channel gossh.Channel, requests <-
 				return
 			}
 			if status := s.Exec(ctx, exec.Command, channel, channel, channel.Stderr()); status >= 0 {
-				_, _ = channel.SendRequest("exit-status", false, gossh.Marshal(struct{ Status uint32 }{uint32(status)})) //nolint:gosec // 0..255
+				_, _ = channel.SendRequest("exit-status", false, gossh.Marshal(struct{ Status uint32 }{uint32(status)})) // 0..255
 			}
 		})
 	}

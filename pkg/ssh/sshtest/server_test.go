@@ -3,6 +3,7 @@ package sshtest_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -61,8 +62,8 @@ func TestCommandsRunInAShell(t *testing.T) {
 	var out, errs bytes.Buffer
 	s.Stdin, s.Stdout, s.Stderr = strings.NewReader("in"), &out, &errs
 	err := s.Run(`cat; echo " $A $(pwd)"; echo err >&2; exit 3`)
-	exit, ok := err.(*gossh.ExitError) //nolint:errorlint // unwrapped by contract
-	if !ok || exit.ExitStatus() != 3 {
+	var exit *gossh.ExitError
+	if !errors.As(err, &exit) || exit.ExitStatus() != 3 {
 		t.Errorf("%v", err)
 	}
 	if out.String() != "in 1 "+dir+"\n" || errs.String() != "err\n" {
