@@ -78,12 +78,21 @@ func (w *world) expectOut(ctx context.Context, name string) {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(strings.Fields(out)).NotTo(ContainElements("active", "enabled"))
 	Expect(strings.Fields(out)[len(strings.Fields(out))-2:]).To(HaveEach("0"), "kubelet and container processes are left on the machine")
+	Expect(owner(ctx, w.machines[name])).To(BeEmpty(), "a machine that left has no owner")
 	nodes := &corev1.NodeList{}
 	Expect(w.client.List(ctx, nodes)).To(Succeed())
 	for _, node := range nodes.Items {
 		Expect(node.Spec.ProviderID).NotTo(Equal("kpssh://"+poolNamespace+"/"+name), "Node %s is left", node.Name)
 	}
 	Expect(w.tokens(ctx)).To(BeEmpty())
+}
+
+// owner is what a machine keeps about who may change it.
+func owner(ctx context.Context, m *machine.Machine) string {
+	GinkgoHelper()
+	out, err := m.Exec(ctx, "cat /var/lib/kpssh/owner 2>/dev/null || true")
+	Expect(err).NotTo(HaveOccurred())
+	return out
 }
 
 // tokens are the bootstrap tokens that exist.

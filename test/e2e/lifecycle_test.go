@@ -9,6 +9,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
@@ -35,6 +37,25 @@ var _ = Describe("a machine with the shipped profile", Ordered, func() {
 		Expect(node.Labels).To(HaveKeyWithValue(v1beta1.HostClassLabel, shipped))
 		Eventually(lives.tokens).WithArguments(ctx).WithContext(ctx).Should(BeEmpty(), "a token does not outlive its use")
 	}, SpecTimeout(4*time.Minute))
+
+	It("refuses a second SSHHost that lists the same machine", func(ctx SpecContext) {
+		h, err := lives.hostNow(ctx, shipped)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(owner(ctx, lives.machines[shipped])).To(And(ContainSubstring("host="+string(h.UID)), ContainSubstring("claim="+string(h.Status.ClaimRef.UID))))
+		twin := lives.host(lives.machines[shipped], "root")
+		twin.Name = "twin"
+		Expect(lives.client.Create(ctx, twin)).To(Succeed())
+		seen := lives.awaitHost(ctx, "twin", "refused", func(h *v1beta1.SSHHost) bool {
+			return condition(h, v1beta1.ConditionOwnedElsewhere).Status == metav1.ConditionTrue
+		})
+		Expect(seen.Status.State).To(Equal(v1beta1.HostUnhealthy), "it is never offered")
+		Expect(condition(seen, v1beta1.ConditionOwnedElsewhere).Message).To(ContainSubstring(string(h.UID)), "it says whose the machine is")
+		Expect(lives.client.Delete(ctx, twin)).To(Succeed())
+		Eventually(func() bool {
+			_, err := lives.hostNow(ctx, "twin")
+			return apierrors.IsNotFound(err)
+		}).WithContext(ctx).Should(BeTrue())
+	}, SpecTimeout(2*time.Minute))
 
 	It("is drained and leaves when the pod is gone", func(ctx SpecContext) {
 		start := time.Now()
