@@ -95,8 +95,9 @@ func TestJudgeJoin(t *testing.T) {
 		"a network fault is tried again":                             {blame: fault.Network, attempts: 1, again: true},
 		"a network fault parks the host in the end":                  {blame: fault.Network, attempts: 3, state: v1beta1.HostUnhealthy, failed: true},
 		"a script that failed parks the host at once":                {blame: fault.Host, reason: "ScriptFailed", attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
-		"a busy machine is tried again":                              {blame: fault.Host, reason: reasonHostBusy, attempts: 1, again: true},
+		"a busy machine is tried again":                              {blame: fault.Host, reason: reasonHostBusy, attempts: 5, since: time.Minute, again: true},
 		"D12: a busy package manager gets the same host again":       {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 9, since: 5 * time.Minute, again: true},
+		"but not a machine that never gets done":                     {blame: fault.Host, reason: reasonHostBusy, attempts: 9, since: busyPatience, state: v1beta1.HostUnhealthy, failed: true},
 		"D12: but not for ever":                                      {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 30, since: temporaryPatience, state: v1beta1.HostUnhealthy, failed: true},
 		"fault #29: a bad class or profile waits for a person":       {blame: fault.Configuration, attempts: 9, since: time.Minute, again: true},
 		"fault #29: and then frees the host, which is not to blame":  {blame: fault.Configuration, attempts: 9, since: configurationPatience, state: v1beta1.HostAvailable},
@@ -113,16 +114,19 @@ func TestJudgeJoin(t *testing.T) {
 func TestGiveUpLeave(t *testing.T) {
 	for name, row := range map[string]struct {
 		blame    fault.Blame
+		reason   string
 		attempts int32
 		since    time.Duration
 		want     bool
 	}{
-		"the first failure":      {fault.Network, 1, 0, false},
-		"the third":              {fault.Network, leaveAttempts, 0, true},
-		"a slow one":             {fault.Host, 1, leavePatience, true},
-		"the cluster is retried": {fault.Cluster, 50, time.Hour, false},
+		"the first failure":      {fault.Network, "R", 1, 0, false},
+		"the third":              {fault.Network, "R", leaveAttempts, 0, true},
+		"a slow one":             {fault.Host, "R", 1, leavePatience, true},
+		"a machine that is busy": {fault.Host, reasonHostBusy, 5, time.Minute, false},
+		"one that stays busy":    {fault.Host, reasonHostBusy, 5, busyPatience, true},
+		"the cluster is retried": {fault.Cluster, "R", 50, time.Hour, false},
 	} {
-		if got := giveUpLeave(fault.New(row.blame, "R", nil, "m"), row.attempts, row.since); got != row.want {
+		if got := giveUpLeave(fault.New(row.blame, row.reason, nil, "m"), row.attempts, row.since); got != row.want {
 			t.Errorf("%s: %v, want %v", name, got, row.want)
 		}
 	}

@@ -17,6 +17,9 @@ const (
 	// temporaryPatience is how long a host is tried whose script asks to be run again, such as for a package manager that is busy after
 	// boot. Karpenter gives up on the NodeClaim after 15 minutes.
 	temporaryPatience = 10 * time.Minute
+	// busyPatience outlasts the time after which a machine ends a phase whose controller was cut off: three keepalive intervals, and one
+	// more wait for the machine's lock.
+	busyPatience = 3 * time.Minute
 	// leavePatience bounds how long the deletion of a Node and its NodeClaim waits for a machine that does not answer.
 	leavePatience = 3 * time.Minute
 	// leaveAttempts bounds how often a leave script that fails is run before the claim is let go.
@@ -62,8 +65,8 @@ func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Du
 		return verdict{release: host.Release{State: v1beta1.HostAvailable}}
 	}
 	switch f.Reason {
-	case reasonHostBusy: // an earlier phase is being ended on the machine
-		return verdict{again: attempts < networkAttempts, release: park.release}
+	case reasonHostBusy:
+		return verdict{again: failingFor < busyPatience, release: park.release}
 	case reasonTemporaryFailure, reasonPackageManagerBusy:
 		return verdict{again: failingFor < temporaryPatience, release: park.release}
 	}
@@ -74,6 +77,9 @@ func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Du
 func giveUpLeave(f *fault.Error, attempts int32, failingFor time.Duration) bool {
 	if f.Blame == fault.Cluster {
 		return false
+	}
+	if f.Reason == reasonHostBusy {
+		return failingFor >= busyPatience // the phase that holds the machine's lock will end, and then it can leave
 	}
 	return attempts >= leaveAttempts || failingFor >= leavePatience
 }
