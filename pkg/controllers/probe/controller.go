@@ -158,10 +158,16 @@ func (c *Controller) take() (string, time.Duration) {
 	return c.schedule.take(c.Clock.Now())
 }
 
-// observe keeps the schedule in step with the inventory.
+// observe keeps the schedule in step with the inventory. Two changes of a host may be told in the wrong order, so what counts is what the
+// inventory holds now.
 func (c *Controller) observe(was, is *v1beta1.SSHHost) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if is == nil {
+		is = c.Inventory.Get(was.Name)
+	} else if newest := c.Inventory.Get(is.Name); newest != nil {
+		is = newest
+	}
 	if is == nil {
 		c.schedule.drop(was.Name)
 		delete(c.memories, was.Name)
@@ -184,7 +190,7 @@ func (c *Controller) plan(h *v1beta1.SSHHost) {
 	case leaveAlone:
 		c.schedule.drop(h.Name)
 	case park, unpark:
-		c.schedule.plan(h.Name, proven, time.Time{})
+		c.schedule.plan(h.Name, proven, m.retry)
 	case probe:
 		c.schedule.plan(h.Name, laneOf(h, m), due(h, m, c.Interval))
 	}

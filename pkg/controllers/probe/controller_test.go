@@ -294,6 +294,41 @@ func TestZombieGuardSurvivesAConflict(t *testing.T) {
 	}
 }
 
+func TestMaintenanceThatCannotBeWrittenIsNotRetriedInALoop(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	w := newWorld(t, clk, aHost(maintenance))
+	w.onWrite = func(*v1beta1.SSHHost) error {
+		return errors.New("the server is currently unable to handle the request")
+	}
+	w.follow()
+	if n := w.step(); n != 1 {
+		t.Fatalf("tried %d times", n)
+	}
+	w.onWrite = nil
+	clk.Step(apiPause)
+	w.step()
+	if h := w.get("h1"); h.Status.State != v1beta1.HostMaintenance {
+		t.Fatalf("status is %+v", h.Status)
+	}
+}
+
+func TestNewsInTheWrongOrderLosesNoHost(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	w := newWorld(t, clk, aHost())
+	w.follow()
+	w.claim("h1")
+	held := w.Inventory.Get("h1")
+	w.release("h1")
+	w.observe(w.Inventory.Get("h1"), held) // the claim is told after the release
+	if name, _ := w.take(); name != "h1" {
+		t.Fatal("a free host fell out of the schedule")
+	}
+	w.observe(held, nil) // an older host of this name is told to be gone
+	if !w.schedule.busy("h1") || w.schedule.entries["h1"].next == nil {
+		t.Fatal("a host that exists fell out of the schedule")
+	}
+}
+
 func TestStatusThatCannotBeWrittenIsNotRetriedInALoop(t *testing.T) {
 	clk := clocktesting.NewFakeClock(noon)
 	w := newWorld(t, clk, aHost())

@@ -23,6 +23,8 @@ type memory struct {
 	generation int64
 	// earliest next probe, unless the spec changes; zero if this process has not probed the host.
 	earliest time.Time
+	// retry is when a write that failed is tried again.
+	retry time.Time
 	// failures in a row.
 	failures int
 	// leaves since the host was last Available.

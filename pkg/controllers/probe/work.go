@@ -63,9 +63,11 @@ func (c *Controller) maintain(ctx context.Context, h *v1beta1.SSHHost) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.memories[h.Name]
-	m.earliest = time.Time{} // back from maintenance, it is probed at once
+	m.earliest, m.retry = time.Time{}, time.Time{} // back from maintenance, it is probed at once
+	if c.report(ctx, h, err) {
+		m.retry = c.Clock.Now().Add(apiPause)
+	}
 	c.memories[h.Name] = m
-	c.report(ctx, h, err)
 }
 
 // probe asks the machine and writes what came of it.
@@ -183,11 +185,13 @@ func (c *Controller) after(rest time.Duration) time.Time {
 	return c.Clock.Now().Add(rest + time.Duration(c.Random()*float64(rest)/5))
 }
 
-func (c *Controller) report(ctx context.Context, h *v1beta1.SSHHost, err error) {
+// report logs a write that failed, and tells whether it did. That somebody else took the host over is no failure.
+func (c *Controller) report(ctx context.Context, h *v1beta1.SSHHost, err error) bool {
 	if err == nil || errors.Is(err, host.ErrFenced) || apierrors.IsNotFound(err) || ctx.Err() != nil {
-		return // somebody else took over, which is no failure
+		return false
 	}
-	log.FromContext(ctx).Error(err, "status of the host could not be written; the next probe writes it", "SSHHost", h.Name)
+	log.FromContext(ctx).Error(err, "status of the host could not be written; it is tried again", "SSHHost", h.Name)
+	return true
 }
 
 func (c *Controller) publish(h *v1beta1.SSHHost, n happening) {
