@@ -132,7 +132,7 @@ func cgroupProcesses(dir string) []int {
 	var pids []int
 	_ = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.Name() != "cgroup.procs" {
-			return nil //nolint:nilerr // cgroups come and go while we look; one that went has no processes
+			return nil // cgroups come and go while we look; one that went has no processes
 		}
 		raw, _ := os.ReadFile(path)
 		scanner := bufio.NewScanner(bytes.NewReader(raw))

@@ -108,7 +108,7 @@ func runEnclosed() (int, error) {
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		err = nil
 		if code < 0 {
-			err = fmt.Errorf("killed: %v", exit)
+			err = fmt.Errorf("the enclosed program was killed: %w", exit)
 			code = 1
 		}
 	}

@@ -216,7 +216,7 @@ func (m *Machine) waitBooted(ctx context.Context, p *power, before int) error {
 		}
 		leader, err := p.leader()
 		if err != nil || leader == before {
-			return false, nil //nolint:nilerr // not started yet
+			return false, nil // not started yet
 		}
 		if state, err = banner(ctx, netip.AddrPortFrom(m.Address, 22)); err != nil {
 			state = err.Error()

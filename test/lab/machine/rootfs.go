@@ -69,12 +69,16 @@ func rootfsKey() string {
 func buildRootFS(ctx context.Context, cache, archive string, log io.Writer) error {
 	start := time.Now()
 	// On disk, in one piece with the archive: the rename below must not cross file systems.
-	dir, err := os.MkdirTemp(cache, "rootfs-build-")
-	if err != nil {
+	scratch := filepath.Join(cache, "rootfs-build-"+rootfsKey())
+	// What a build that was killed has left; nobody else builds while the lock is held.
+	if err := os.RemoveAll(scratch); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	root := filepath.Join(dir, "root")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	root := filepath.Join(scratch, "root")
 	fmt.Fprintf(log, "root file system: debootstrap of Debian %s, once, for 1-6 minutes; kept as %s\n", rootfsSuite, archive)
 	debootstrap := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+strings.Join(rootfsPackages, ","),
 		rootfsSuite, root, mirror())
@@ -93,7 +97,7 @@ func buildRootFS(ctx context.Context, cache, archive string, log io.Writer) erro
 			}
 		}
 	}
-	packed := filepath.Join(dir, "rootfs.tar.zst")
+	packed := filepath.Join(scratch, "rootfs.tar.zst")
 	out, err := exec.CommandContext(ctx, "tar", "--create", "--file", packed, "--use-compress-program", "zstd -T0 -6",
 		"--numeric-owner", "--one-file-system", "--directory", root, ".").CombinedOutput()
 	if err != nil {
@@ -148,7 +152,7 @@ func runWithProgress(cmd *exec.Cmd, log io.Writer, start time.Time) error {
 		_, _ = io.Copy(io.Discard, reader)
 	}()
 	err := cmd.Run()
-	writer.Close()
+	_ = writer.Close() // never fails
 	<-read
 	if err != nil {
 		return fmt.Errorf("%w:\n%s", err, strings.Join(recent, "\n"))
