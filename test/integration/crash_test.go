@@ -54,11 +54,7 @@ func (s *scenario) survive(g *gate, n int, way string, over bool, do func(), unt
 	for done := false; !done; {
 		select {
 		case <-victim.Done():
-			_, writes := g.disarm()
-			s.start(g.Kubeconfig)
-			took := s.eventually(2*time.Minute, fmt.Sprintf("%s ends after a kill at write %d", way, n), until)
-			s.t.Logf("%s, killed after write %2d (%s): ended %.1fs after the restart", way, n, writes[len(writes)-1], took.Seconds())
-			return false
+			done = true
 		case <-ticker.C:
 			var seen string
 			if done, seen = until(); !done && time.Since(began) > 2*time.Minute {
@@ -66,10 +62,18 @@ func (s *scenario) survive(g *gate, n int, way string, over bool, do func(), unt
 			}
 		}
 	}
-	if killed, writes := g.disarm(); !over && !killed {
-		s.t.Logf("%s: %d writes in all: %v", way, len(writes), writes)
+	killed, writes := g.disarm() // it may also have been killed by the very last write, when the end was reached already
+	if !killed {
+		if !over {
+			s.t.Logf("%s: %d writes in all: %v", way, len(writes), writes)
+		}
+		return true
 	}
-	return true
+	<-victim.Done()
+	s.start(g.Kubeconfig)
+	took := s.eventually(2*time.Minute, fmt.Sprintf("%s ends after a kill at write %d", way, n), until)
+	s.t.Logf("%s, killed after write %2d (%s): ended %.1fs after the restart", way, n, writes[len(writes)-1], took.Seconds())
+	return false
 }
 
 // newVersion makes the next join a cold one.
