@@ -55,7 +55,7 @@ scripts() {
   local file first
   while IFS= read -r -d '' file; do
     IFS= read -r first <"$file" || true
-    [[ ! $first =~ ^(#!.*sh$|#\ shellcheck\ shell=) ]] || printf '%s\0' "$file"
+    [[ ! $first =~ ^(#!/.*sh$|#\ shellcheck\ shell=) ]] || printf '%s\0' "$file"
   done < <(git ls-files -z '*.sh' .ci '*/bin/*' '*/sbin/*') | xargs -0 shellcheck -x
 }
 
