@@ -15,7 +15,7 @@ CRDS    := charts/karpenter-provider-ssh/crds
 
 GO_VERSION     := $(shell awk '$$1 == "go" {print $$2}' go.mod)
 CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0
-GOLANGCI_LINT  := GOTOOLCHAIN=go$(GO_VERSION)+auto go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI_LINT  := GOTOOLCHAIN=go$(GO_VERSION)+auto go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --allow-serial-runners
 export CONTROLLER_GEN GOLANGCI_LINT CRDS
 
 .PHONY: help
@@ -52,7 +52,7 @@ verify: ## Check generated files, formatting, vet, lint, module files and script
 
 .PHONY: lint
 lint: ## Run golangci-lint alone (its first build takes minutes).
-	$(GOLANGCI_LINT) run ./...
+	$(GOLANGCI_LINT) ./...
 
 .PHONY: image
 image: ## Build the container image: static, non-root, nothing but the binary.

@@ -43,7 +43,7 @@ tidy() {
 
 lint() {
   # The variable holds a command line with its environment.
-  bash -c "$GOLANGCI_LINT run ./..."
+  bash -c "$GOLANGCI_LINT ./..."
 }
 
 scripts() {
