@@ -131,8 +131,17 @@ func TestAControlPlaneIsCompleteWhenItIsReady(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-func TestStopIsFastEvenWithOpenWatchesAndLeavesNothing(t *testing.T) {
-	cp := start(t, lab.Options{})
+func TestAControlPlaneListensEverywhereUnderFurtherNamesAndStopsAtOnce(t *testing.T) {
+	cp := start(t, lab.Options{ListenIP: "0.0.0.0", AdvertiseAddress: "127.0.0.2", ServerNames: []string{"api.lab.example"}})
+	if !strings.HasPrefix(cp.Endpoint, "https://127.0.0.2:") {
+		t.Errorf("endpoint %s", cp.Endpoint)
+	}
+	config := cp.RESTConfig()
+	config.ServerName = "api.lab.example"
+	if _, err := clientFor(t, config).Discovery().ServerVersion(); err != nil {
+		t.Error(err)
+	}
+
 	watch, err := clientFor(t, cp.RESTConfig()).CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -154,18 +163,6 @@ func TestAComponentThatCannotStartShowsItsLog(t *testing.T) {
 	_, err := lab.StartControlPlane(t.Context(), lab.Options{APIServerArgs: []string{"--no-such-flag"}})
 	if err == nil || !strings.Contains(err.Error(), "no-such-flag") || !strings.Contains(err.Error(), "kube-apiserver") {
 		t.Errorf("want the flag that kube-apiserver complains of, got: %v", err)
-	}
-}
-
-func TestAControlPlaneMayListenEverywhereUnderFurtherNames(t *testing.T) {
-	cp := start(t, lab.Options{ListenIP: "0.0.0.0", AdvertiseAddress: "127.0.0.2", ServerNames: []string{"api.lab.example"}})
-	if !strings.HasPrefix(cp.Endpoint, "https://127.0.0.2:") {
-		t.Errorf("endpoint %s", cp.Endpoint)
-	}
-	config := cp.RESTConfig()
-	config.ServerName = "api.lab.example"
-	if _, err := clientFor(t, config).Discovery().ServerVersion(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -30,8 +30,8 @@ func installStandIns(dir, bash string) error {
 		if err != nil {
 			return err
 		}
-		// The kernel wants a path there, and /usr/bin/env would be one more program to start.
-		content = bytes.Replace(content, []byte("#!bash\n"), []byte("#!"+bash+"\n"), 1)
+		// Not every system has it there, and /usr/bin/env would be one more program to start.
+		content = bytes.Replace(content, []byte("#!/bin/bash\n"), []byte("#!"+bash+"\n"), 1)
 		return os.WriteFile(filepath.Join(dir, entry.Name()), content, 0o755)
 	})
 }

@@ -36,95 +36,111 @@ func newServices(unitDir string, run func(ctx context.Context, unit string)) *se
 	}
 }
 
-// systemctl is the program: exit code, stream (1 or 2) and text.
-func (s *services) systemctl(args []string) (code, stream int, text string) {
-	var verb string
-	var units []string
-	var now, quiet, endOfOptions bool
-	properties := []string{"ActiveState", "UnitFileState"}
+// invocation is a command line of systemctl.
+type invocation struct {
+	verb       string
+	units      []string
+	now, quiet bool
+	properties []string
+}
+
+func parseInvocation(args []string) invocation {
+	i := invocation{properties: []string{"ActiveState", "UnitFileState"}}
+	options := true
 	for _, arg := range args {
 		switch {
-		case arg == "--" && !endOfOptions:
-			endOfOptions = true
-		case strings.HasPrefix(arg, "-") && !endOfOptions:
+		case options && arg == "--":
+			options = false
+		case options && strings.HasPrefix(arg, "-"):
 			if list, found := strings.CutPrefix(arg, "--property="); found {
-				properties = strings.Split(list, ",")
+				i.properties = strings.Split(list, ",")
 			}
-			now = now || arg == "--now"
-			quiet = quiet || arg == "--quiet" || arg == "-q"
-		case verb == "":
-			verb = arg
+			i.now = i.now || arg == "--now"
+			i.quiet = i.quiet || arg == "--quiet" || arg == "-q"
+		case i.verb == "":
+			i.verb = arg
 		default:
-			units = append(units, strings.TrimSuffix(arg, ".service"))
+			i.units = append(i.units, strings.TrimSuffix(arg, ".service"))
 		}
 	}
-	var out strings.Builder
-	for _, unit := range units {
-		if unitCode, message := s.do(verb, unit, now, properties, &out); unitCode != 0 {
-			code = unitCode
-			if message != "" {
-				return code, 2, message + "\n"
-			}
-		}
-	}
-	switch verb {
-	case "daemon-reload", "reset-failed", "is-system-running":
+	return i
+}
+
+// systemctl is the program: exit code, stream (1 or 2) and text.
+func (s *services) systemctl(args []string) (code, stream int, text string) {
+	i := parseInvocation(args)
+	switch i.verb {
 	case "":
 		return 1, 2, "systemctl: no command\n"
-	default:
-		if len(units) == 0 {
-			return 1, 2, "systemctl " + verb + ": too few arguments\n"
+	case "daemon-reload", "is-system-running":
+		return 0, 1, ""
+	}
+	if len(i.units) == 0 {
+		return 1, 2, "systemctl " + i.verb + ": too few arguments\n"
+	}
+	var out strings.Builder
+	for _, unit := range i.units {
+		query, isQuery := queries[i.verb]
+		if isQuery {
+			code = max(code, query(s, i, unit, &out))
+			continue
+		}
+		if code, message := s.act(i, unit); code != 0 {
+			return code, 2, message + "\n"
 		}
 	}
-	if quiet {
+	if i.quiet {
 		return code, 1, ""
 	}
 	return code, 1, out.String()
 }
 
-func (s *services) do(verb, unit string, now bool, properties []string, out *strings.Builder) (code int, message string) {
-	state := map[bool]string{true: "active", false: "inactive"}
-	switch verb {
-	case "is-active":
-		active := s.isActive(unit)
-		fmt.Fprintln(out, state[active])
-		if !active {
-			return 3, ""
+// queries are the verbs that only look; each returns an exit code.
+var queries = map[string]func(s *services, i invocation, unit string, out *strings.Builder) int{
+	"is-active": func(s *services, _ invocation, unit string, out *strings.Builder) int {
+		state := s.activeState(unit)
+		fmt.Fprintln(out, state)
+		if state != "active" {
+			return 3
 		}
-		return 0, ""
-	case "is-enabled":
-		fileState := s.fileState(unit)
-		fmt.Fprintln(out, fileState)
-		if fileState != "enabled" {
-			return 1, ""
+		return 0
+	},
+	"is-enabled": func(s *services, _ invocation, unit string, out *strings.Builder) int {
+		state := s.fileState(unit)
+		fmt.Fprintln(out, state)
+		if state != "enabled" {
+			return 1
 		}
-		return 0, ""
-	case "show":
-		values := map[string]string{"ActiveState": state[s.isActive(unit)], "UnitFileState": s.fileState(unit), "Id": unit + ".service"}
-		for _, property := range properties {
+		return 0
+	},
+	"show": func(s *services, i invocation, unit string, out *strings.Builder) int {
+		values := map[string]string{"ActiveState": s.activeState(unit), "UnitFileState": s.fileState(unit), "Id": unit + ".service"}
+		for _, property := range i.properties {
 			if value, known := values[property]; known {
 				fmt.Fprintf(out, "%s=%s\n", property, value)
 			}
 		}
-		return 0, ""
-	}
+		return 0
+	},
+}
+
+// act changes something; the message explains a code that is not 0.
+func (s *services) act(i invocation, unit string) (code int, message string) {
 	if !s.exists(unit) {
-		if verb == "stop" || verb == "reset-failed" || verb == "disable" {
-			return 5, "Failed to " + verb + " " + unit + ".service: Unit " + unit + ".service not loaded."
+		why := " not found."
+		if i.verb == "stop" || i.verb == "disable" || i.verb == "reset-failed" {
+			why = " not loaded."
 		}
-		return 5, "Failed to " + verb + " " + unit + ".service: Unit " + unit + ".service not found."
+		return 5, "Failed to " + i.verb + " " + unit + ".service: Unit " + unit + ".service" + why
 	}
-	switch verb {
+	switch i.verb {
 	case "enable", "disable":
 		s.mu.Lock()
-		s.enabled[unit] = verb == "enable"
+		s.enabled[unit] = i.verb == "enable"
 		s.mu.Unlock()
-		if !now {
-			return 0, ""
-		}
-		if verb == "enable" {
+		if i.now && i.verb == "enable" {
 			s.start(unit)
-		} else {
+		} else if i.now {
 			s.stop(unit)
 		}
 	case "start":
@@ -136,9 +152,16 @@ func (s *services) do(verb, unit string, now bool, properties []string, out *str
 		s.start(unit)
 	case "reset-failed":
 	default:
-		return 1, "Unknown command verb " + verb + ", or the simulated machine does not know it."
+		return 1, "Unknown command verb " + i.verb + ", or the simulated machine does not know it."
 	}
 	return 0, ""
+}
+
+func (s *services) activeState(unit string) string {
+	if s.isActive(unit) {
+		return "active"
+	}
+	return "inactive"
 }
 
 func (s *services) exists(unit string) bool {
