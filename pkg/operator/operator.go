@@ -10,8 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,7 +62,7 @@ func Run(s Settings) error {
 	if err != nil {
 		return err
 	}
-	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.PoolNamespace) })
+	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.Identity) })
 	coreCtx, op := operator.NewOperator()
 	if err := ownership.CheckGates(options.FromContext(coreCtx).FeatureGates); err != nil {
 		return err
@@ -87,9 +89,10 @@ func leaseEnvironment(s Settings) error {
 	return os.Setenv("LEADER_ELECTION_NAMESPACE", orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace))
 }
 
-// scopeCaches keeps what the instance reads of hosts and Secrets to its own pool namespace.
-func scopeCaches(o *ctrl.Options, poolNamespace string) {
-	own := cache.ByObject{Namespaces: map[string]cache.Config{poolNamespace: {}}}
+// scopeCaches keeps what the instance reads to its own: hosts and Secrets of its pool namespace, and its classes. The API server filters.
+func scopeCaches(o *ctrl.Options, id ownership.Identity) {
+	o.Cache.ByObject[&v1beta1.SSHNodeClass{}] = cache.ByObject{Field: fields.OneTermEqualSelector("spec.instance", id.Instance)}
+	own := cache.ByObject{Namespaces: map[string]cache.Config{id.PoolNamespace: {}}}
 	for _, kind := range []client.Object{&v1beta1.SSHHost{}, &corev1.Secret{}, &appsv1.ControllerRevision{}} {
 		o.Cache.ByObject[kind] = own
 	}
@@ -134,11 +137,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		probe.NewController(probe.Options{
 			Inventory: inventory, Nodes: op.GetClient(), Credentials: resolver, Dialer: dialer,
 			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,
-			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval,
+			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval, KubeletUnits: s.KubeletUnits,
 		}),
 		nodeclass.NewController(nodeclass.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
 		}),
+		status.NewController[*v1beta1.SSHNodeClass](op.GetClient(), op.GetEventRecorderFor("kpssh-nodeclass-status")), //nolint:staticcheck // SA1019: operatorpkg takes no other
 	)
 	return nil
 }

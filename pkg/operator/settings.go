@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -26,6 +27,8 @@ type Settings struct {
 	ProbeConcurrency int
 	// ProbeInterval (PROBE_INTERVAL, 2m) is how often a free host is probed.
 	ProbeInterval time.Duration
+	// KubeletUnits (KUBELET_UNITS, "kubelet") are the systemd units, separated by commas, that run a kubelet on the segment's machines.
+	KubeletUnits []string
 }
 
 // LeaseName is the one lease of an instance name in the whole cluster.
@@ -46,6 +49,7 @@ func SettingsFromEnv() (Settings, error) {
 		errs = multierror.Append(errs, fmt.Errorf("PROBE_INTERVAL: %q is not a positive duration such as 90s or 2m", os.Getenv("PROBE_INTERVAL")))
 	}
 	s.ProbeInterval = interval
+	s.KubeletUnits = strings.Split(orDefault("KUBELET_UNITS", "kubelet"), ",")
 	return s, errs.ErrorOrNil()
 }
 

@@ -118,6 +118,9 @@ func (s *scenario) settledIn(state v1beta1.HostState) (bool, string) {
 		return false, seen
 	}
 	if want == 0 {
+		if left := s.nodes(); left != 0 {
+			return false, fmt.Sprintf("%s, %d Nodes", seen, left)
+		}
 		for _, h := range s.hosts() {
 			if len(h.Finalizers) > 0 || h.Status.ClaimRef != nil {
 				return false, seen + ", a host is still held"
@@ -156,13 +159,16 @@ func (s *scenario) checkLeft(n int) {
 		}
 		s.checkOrder(m)
 	}
-	nodes := &corev1.NodeList{}
-	if err := s.api.List(s.t.Context(), nodes, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
+}
+
+// nodes counts the pool's Nodes.
+func (s *scenario) nodes() int {
+	s.t.Helper()
+	list := &corev1.NodeList{}
+	if err := s.api.List(s.t.Context(), list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
 		s.t.Fatal(err)
 	}
-	if len(nodes.Items) != 0 {
-		s.t.Errorf("write %d: %d Nodes are left", n, len(nodes.Items))
-	}
+	return len(list.Items)
 }
 
 // checkOrder is S4 and S3 on one machine: no leave between a join and its use by a successor, and no two scripts at once.

@@ -324,7 +324,7 @@ func TestColdJoinThenLeaveThenWarmJoin(t *testing.T) {
 	l.settle("left", isState(v1beta1.HostAvailable))
 	h = l.settle("let go", func(h *v1beta1.SSHHost) bool { return len(h.Finalizers) == 0 })
 	l.wantLog("install", "join:n", "leave")
-	if h.Status.ClaimRef != nil || l.exists(&corev1.Node{}, "n") {
+	if h.Status.ClaimRef != nil || l.exists(&corev1.Node{}, "n") { // no karpenter here that would have deleted it
 		t.Error("the claim or the Node survived the leave")
 	}
 
@@ -633,5 +633,39 @@ func TestRevisionsInUseSurvivePruning(t *testing.T) {
 		if found := err == nil; found != want {
 			t.Errorf("revision %s exists: %v, want %v", name, found, want)
 		}
+	}
+}
+
+// Fault #56: a zombie's leave says how it ended, by events of its own.
+func TestAZombieLeavesByItself(t *testing.T) {
+	for name, row := range map[string]struct {
+		leave, event string
+		state        v1beta1.HostState
+	}{
+		"it leaves":       {`echo leave >> "$HOME/log"`, eventZombieLeft, v1beta1.HostAvailable},
+		"its leave fails": {`exit 3`, eventZombieLeaveFailed, v1beta1.HostUnhealthy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failing := scripts
+			failing.Leave = row.leave
+			l := newLab(t, failing)
+			l.claim("n")
+			l.settle("joined", isState(v1beta1.HostInUse))
+			if _, err := l.inv.Update(t.Context(), "h", func(h *v1beta1.SSHHost) error { // as a probe finds it after the claim was lost
+				host.MarkReleased(h, host.Release{State: v1beta1.HostPending}, start)
+				host.MarkLeaving(h)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			l.register("stray")
+			h := l.settle("settled", isState(row.state))
+			if text := l.eventText(); !strings.Contains(text, row.event) {
+				t.Errorf("no event %s:\n%s", row.event, text)
+			}
+			if left := row.state == v1beta1.HostAvailable; left == l.exists(&corev1.Node{}, "stray") || left == host.LeavePending(h) {
+				t.Errorf("Node exists: %v, leave pending: %v", l.exists(&corev1.Node{}, "stray"), host.LeavePending(h))
+			}
+		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
@@ -34,7 +35,12 @@ func (c *Controller) leave(ctx context.Context, h *v1beta1.SSHHost, attempt int3
 	f := fault.Of(err)
 	attempts, first := c.runner.failed(h.Name, task{v1beta1.OperationLeave, claimUID(h)}, pause)
 	log.FromContext(ctx).Info("leave failed", "blame", f.Blame, "reason", f.Reason, "error", f.Error(), "attempt", attempts)
-	c.event(h, corev1.EventTypeWarning, v1beta1.ReasonLeaveFailed, "attempt %d: %s: %s", attempts, f.Reason, clip(f.Error()))
+	reason := v1beta1.ReasonLeaveFailed
+	if zombie(h) {
+		reason = eventZombieLeaveFailed
+		metrics.ZombieActions.WithLabelValues("leave_failed").Inc()
+	}
+	c.event(h, corev1.EventTypeWarning, reason, "attempt %d: %s: %s", attempts, f.Reason, clip(f.Error()))
 	if h.Status.ClaimRef != nil && !giveUpLeave(f, attempts, c.Clock.Since(first)) {
 		return nil
 	}
@@ -116,14 +122,29 @@ func (c *Controller) left(ctx context.Context, h *v1beta1.SSHHost) error {
 		host.MarkReleased(h, restState(h, c.Clock.Now()), c.Clock.Now())
 		return nil
 	})
-	if err == nil {
-		c.event(h, corev1.EventTypeNormal, v1beta1.ReasonLeft, "the machine has left the cluster")
+	if err != nil {
+		return err
 	}
-	return err
+	reason := v1beta1.ReasonLeft
+	if zombie(h) {
+		reason = eventZombieLeft
+		metrics.ZombieActions.WithLabelValues("left").Inc()
+	}
+	c.event(h, corev1.EventTypeNormal, reason, "the machine has left the cluster")
+	return nil
 }
 
-// deleteNode deletes the Node that this host's machine registered, if karpenter does not look after it: the one that carries this
-// host's provider ID, and no other.
+// Events about a kubelet that ran on a host which nobody held.
+const (
+	eventZombieLeft        = "ZombieLeft"
+	eventZombieLeaveFailed = "ZombieLeaveFailed"
+)
+
+// zombie tells whether a host that leaves was found in the cluster by a probe, with no claim to explain it.
+func zombie(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil && !host.LeavePending(h) }
+
+// deleteNode deletes the Node that this host's machine registered: the one that carries this host's provider ID, and no other. Karpenter
+// has done so already, unless its NodeClaim went before it was known to be registered, or a kubelet registered again while it left.
 func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 	nodes := &corev1.NodeList{}
 	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
@@ -131,8 +152,8 @@ func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 	}
 	for index := range nodes.Items {
 		node := &nodes.Items[index]
-		if !node.DeletionTimestamp.IsZero() || (h.Status.ClaimRef != nil && node.Name == h.Status.ClaimRef.Name && len(node.Finalizers) > 0) {
-			continue
+		if !node.DeletionTimestamp.IsZero() {
+			continue // karpenter is at it
 		}
 		if err := c.Client.Delete(ctx, node, client.Preconditions{UID: &node.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
