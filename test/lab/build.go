@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -171,8 +172,11 @@ func (s *source) build(ctx context.Context, output string, log io.Writer) error 
 		case <-read:
 			done = true
 		case <-ticker.C:
-			compiled, last := progress.now()
-			fmt.Fprintf(log, "lab: compiled %d of at most %d packages in %s, last %s\n", compiled, total, elapsed(), last)
+			if compiled, last := progress.now(); compiled == 0 {
+				fmt.Fprintf(log, "lab: all %d packages seem to be in Go's cache; linking, %s\n", total, elapsed())
+			} else {
+				fmt.Fprintf(log, "lab: compiled %d of at most %d packages in %s, last %s\n", compiled, total, elapsed(), last)
+			}
 		}
 	}
 	if err := cmd.Wait(); err != nil {
@@ -187,7 +191,8 @@ func (s *source) build(ctx context.Context, output string, log io.Writer) error 
 }
 
 func withStderr(err error) error {
-	if exit, ok := err.(*exec.ExitError); ok {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
 		return fmt.Errorf("%w: %s", err, exit.Stderr)
 	}
 	return err
