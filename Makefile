@@ -28,15 +28,15 @@ demo: ## Scale simulated machines up and down on this computer: no root, no Dock
 
 .PHONY: test
 test: ## Run the unit and integration tests (etcd and kube-apiserver are built on first use). RUN=regexp PKG=./pkg/x narrow it.
-	hack/test.sh $(PKG)
+	.ci/steps/test.sh $(PKG)
 
 .PHONY: e2e
 e2e: ## Run the end-to-end suite on real machines in systemd-nspawn. Needs root; see e2e-deps. RUN=regexp narrows it.
-	hack/e2e.sh
+	.ci/steps/e2e.sh
 
 .PHONY: bench
 bench: ## Run the benchmarks and the scale suite; print figures.
-	hack/bench.sh
+	.ci/steps/bench.sh
 
 .PHONY: build
 build: ## Build the controller and the other commands into bin/.
@@ -48,7 +48,7 @@ generate: ## Write deepcopy functions and CRDs from apis/.
 
 .PHONY: verify
 verify: ## Check generated files, formatting, vet, lint, module files and scripts.
-	hack/verify.sh
+	.ci/steps/verify.sh
 
 .PHONY: lint
 lint: ## Run golangci-lint alone (its first build takes minutes).
@@ -60,15 +60,15 @@ image: ## Build the container image: static, non-root, nothing but the binary.
 
 .PHONY: install
 install: ## Install the CRDs into the current kubectl context; karpenter.sh CRDs that exist stay as they are.
-	hack/install-crds.sh all
+	.ci/steps/install-crds.sh all
 
 .PHONY: install-shared
 install-shared: ## Install or update this project's own CRDs only.
-	hack/install-crds.sh own
+	.ci/steps/install-crds.sh own
 
 .PHONY: e2e-deps
 e2e-deps: ## Install the Debian packages that e2e and verify need. Needs root.
-	hack/e2e-deps.sh
+	.ci/steps/e2e-deps.sh
 
 .PHONY: clean
 clean: ## Remove bin/ and test leftovers; keep the caches.

@@ -43,6 +43,7 @@ type Revisions struct {
 	// pruning keeps Ensure from finding a revision that Prune is about to delete.
 	pruning sync.RWMutex
 
+	keeping sync.Mutex // one write at a time
 	mu      sync.Mutex
 	known   map[string]Revision
 	seen    map[string]time.Time
@@ -67,6 +68,15 @@ func (r *Revisions) Ensure(ctx context.Context, revision Revision) error {
 	r.mu.Lock()
 	r.ensured[revision.Name] = now
 	fresh := r.fresh(revision.Name, now)
+	r.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	// Many joins of one new version begin at once; the first of them keeps it for all.
+	r.keeping.Lock()
+	defer r.keeping.Unlock()
+	r.mu.Lock()
+	fresh = r.fresh(revision.Name, now)
 	r.mu.Unlock()
 	if fresh {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
 
-// helmPackage is the pinned command. hack/test.sh builds it ahead of the tests, which takes minutes once.
+// helmPackage is the pinned command. .ci/steps/test.sh builds it ahead of the tests, which takes minutes once.
 const helmPackage = "helm.sh/helm/v3/cmd/helm@v3.19.4"
 
 // helm gives the executable that `go run` has built and cached: to start it by way of `go run` each time costs seconds.

@@ -18,7 +18,8 @@ import (
 func TestManyHostsAtOnce(t *testing.T) {
 	const n = 200
 	s := begin(t, "many", 20*time.Second, make([]sim.Spec, n)...)
-	s.start("")
+	// Here the machines' work is done by the two cores that the control plane runs on; on a network it is not, and the defaults fit.
+	s.start("", "JOIN_CONCURRENCY=8", "PROBE_CONCURRENCY=4")
 	probed := s.allIn(v1beta1.HostAvailable, 3*time.Minute)
 	before := map[string]int64{}
 	for _, m := range s.fleet.Machines() {
@@ -82,7 +83,8 @@ func TestManyHostsAtOnce(t *testing.T) {
 	}
 }
 
-// perJoin prints the controller's writes per join, and sums those that this provider makes; the others are karpenter core's.
+// perJoin prints the controller's writes per join, and sums those that this provider makes; the others are karpenter core's. Events are
+// printed and not summed, nor is the ControllerRevision, of which there is one per version of a profile.
 func (s *scenario) perJoin(joins int) float64 {
 	s.t.Helper()
 	counts := s.writes()
@@ -94,7 +96,7 @@ func (s *scenario) perJoin(joins int) float64 {
 	ours := 0.0
 	var table strings.Builder
 	for _, name := range names {
-		mine := strings.Contains(name, "sshhosts") || strings.Contains(name, " secrets") || strings.Contains(name, "controllerrevisions")
+		mine := strings.Contains(name, "sshhosts") || strings.Contains(name, " secrets")
 		each := float64(counts[name]) / float64(joins)
 		who := "core"
 		switch {
@@ -103,6 +105,11 @@ func (s *scenario) perJoin(joins int) float64 {
 			who = "ours"
 		case strings.Contains(name, " events"):
 			who = "both"
+		case strings.Contains(name, "controllerrevisions"):
+			who = "once"
+			if counts[name] != 1 {
+				s.t.Errorf("%d times %s for one version of one profile", counts[name], name)
+			}
 		}
 		fmt.Fprintf(&table, "  %-4s %-34s %6d  %6.2f\n", who, name, counts[name], each)
 	}

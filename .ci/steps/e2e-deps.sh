@@ -2,7 +2,7 @@
 # Installs the Debian packages that the e2e suite and `make verify` need, and only those that are missing.
 set -euo pipefail
 
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 # What real machines need is listed beside the code that boots them; shellcheck is for make verify.
 mapfile -t packages <test/lab/machine/apt-packages.txt

@@ -2,7 +2,7 @@
 # Installs CRDs into the cluster of the current kubectl context. Argument: `own` for this project's three kinds, `all` for
 # karpenter's as well. CRDs of karpenter that exist belong to whoever installed them, another provider most likely: never touched.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 own=charts/karpenter-provider-ssh/crds
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the Go benchmarks of all packages, then the scale suite where there is one.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-# shellcheck source=hack/section.sh
-source hack/section.sh
+cd "$(dirname "$0")/../.."
+# shellcheck source=.ci/steps/section.sh
+source .ci/steps/section.sh
 export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 trap section_end EXIT
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks that what is generated is up to date, and what machines can judge about the rest. Runs every check, then reports.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-# shellcheck source=hack/section.sh
-source hack/section.sh
+cd "$(dirname "$0")/../.."
+# shellcheck source=.ci/steps/section.sh
+source .ci/steps/section.sh
 export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
 : "${CONTROLLER_GEN:?run this as: make verify}" "${GOLANGCI_LINT:?}" "${CRDS:?}"
 

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs the unit and integration tests. Arguments are packages; default: all but the suites that have a target of their own.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# shellcheck source=.ci/steps/section.sh
+source .ci/steps/section.sh
+export GOTOOLCHAIN=auto GOFLAGS="${GOFLAGS:--trimpath -buildvcs=false}"
+
+judge "unit and integration tests"
+
+prepare_control_plane
+
+packages=("$@")
+if ((${#packages[@]} == 0)); then
+  # Not mapfile: macOS has bash 3. Not a process substitution: a failing go list must fail the run.
+  list=$(go list ./... | grep -vE '/test/(e2e|bench|chaos)(/|$)')
+  while IFS= read -r package; do packages+=("$package"); done <<<"$list"
+fi
+
+prepare_helm
+
+section "compile ${#packages[@]} package(s) and their tests (first time: minutes)"
+go vet "${packages[@]}"
+
+# The suite that runs hundreds of machines beside a control plane wants the processors for itself.
+alone=() together=()
+for package in "${packages[@]}"; do
+  if [[ $package == */test/integration ]]; then alone+=("$package"); else together+=("$package"); fi
+done
+
+gotestsum() {
+  go run gotest.tools/gotestsum@v1.13.0 --hide-summary=output "$@"
+}
+
+if ((${#together[@]} > 0)); then
+  section "unit tests, and tests of one package against a control plane"
+  gotestsum --format pkgname-and-test-fails -- -count=1 -timeout 20m ${RUN:+-run "$RUN"} "${together[@]}"
+fi
+if ((${#alone[@]} > 0)); then
+  section "integration tests: one controller, a control plane, simulated machines"
+  gotestsum --format standard-verbose -- -count=1 -timeout 25m ${RUN:+-run "$RUN"} "${alone[@]}"
+fi
