@@ -33,8 +33,9 @@ gotestsum() {
 }
 
 if ((${#together[@]} > 0)); then
+  # One after the other: many of them measure how processes and connections end, and start a control plane to do so.
   section "unit tests, and tests of one package against a control plane"
-  gotestsum --format pkgname-and-test-fails -- -count=1 -timeout 20m ${RUN:+-run "$RUN"} "${together[@]}"
+  gotestsum --format pkgname-and-test-fails -- -p 1 -count=1 -timeout 20m ${RUN:+-run "$RUN"} "${together[@]}"
 fi
 if ((${#alone[@]} > 0)); then
   section "integration tests: one controller, a control plane, simulated machines"

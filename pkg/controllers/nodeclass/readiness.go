@@ -3,6 +3,7 @@ package nodeclass
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/instancetype"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 )
 
@@ -21,7 +23,7 @@ import (
 type finding struct {
 	// reason why no node can be launched with the class; empty if one can.
 	reason string
-	// message says what to do about it.
+	// message says what to do about it; without a reason, what is amiss although the class can be used.
 	message string
 	// hosts that the class selects, and how many of them can be claimed.
 	hosts, free int32
@@ -30,8 +32,11 @@ type finding struct {
 // tell puts the finding into the Ready condition and reports whether that changed it.
 func (f finding) tell(class *v1beta1.SSHNodeClass, clk clock.Clock) bool {
 	conditions := class.StatusConditions(status.WithClock(clk))
-	if f.reason == "" {
+	switch {
+	case f.reason == "" && f.message == "":
 		return conditions.SetTrue(status.ConditionReady)
+	case f.reason == "":
+		return conditions.SetTrueWithReason(status.ConditionReady, status.ConditionReady, f.message)
 	}
 	return conditions.SetFalse(status.ConditionReady, f.reason, f.message)
 }
@@ -55,9 +60,10 @@ func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (
 		found.message = err.Error() + ": correct spec.hostSelector"
 		return found, nil
 	}
+	refused := unusable(class, hosts)
+	found.hosts = int32(len(hosts)) //nolint:gosec // a namespace does not hold that many
 	for _, h := range hosts {
-		found.hosts++
-		if ok, _ := host.Claimable(h); ok {
+		if ok, _ := host.Claimable(h); ok && !slices.ContainsFunc(refused, func(r instancetype.Rejection) bool { return r.Host == h.Name }) {
 			found.free++
 		}
 	}
@@ -66,7 +72,18 @@ func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (
 		return finding{}, err
 	}
 	found.reason, found.message = c.judge(class, around, len(hosts))
+	if found.reason == "" && len(refused) > 0 {
+		found.message = fmt.Sprintf("%d of %d hosts are not offered: %s", len(refused), len(hosts), refused[0].Message)
+		if len(refused) == len(hosts) {
+			found.reason = v1beta1.ReasonNoHosts
+		}
+	}
 	return found, nil
+}
+
+// unusable is the hosts that a person must mend before they can be offered with this class. One that awaits its first probe is not.
+func unusable(class *v1beta1.SSHNodeClass, hosts []*v1beta1.SSHHost) []instancetype.Rejection {
+	return slices.DeleteFunc(instancetype.Rejected(class, hosts), func(r instancetype.Rejection) bool { return r.Reason == instancetype.ReasonNotProbed })
 }
 
 // surroundings reads what the class refers to.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -123,11 +125,18 @@ func aProfile(edits ...func(*v1beta1.SSHJoinProfile)) *v1beta1.SSHJoinProfile {
 }
 
 func aHost(name string, free bool, labels map[string]string) *v1beta1.SSHHost {
-	h := &v1beta1.SSHHost{ObjectMeta: metav1.ObjectMeta{Namespace: pool, Name: name, Labels: labels}, Status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy}}
+	h := &v1beta1.SSHHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pool, Name: name, Labels: labels}, Spec: v1beta1.SSHHostSpec{Address: "192.0.2.1", Capacity: capacity("4")},
+		Status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy, ObservedArch: "amd64"},
+	}
 	if free {
 		h.Status.State = v1beta1.HostAvailable
 	}
 	return h
+}
+
+func capacity(cpu string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("8Gi")}
 }
 
 func withSecret(class *v1beta1.SSHNodeClass) {
@@ -309,5 +318,49 @@ func TestConflictIsNoError(t *testing.T) {
 	}
 	if ready := readyOf(w.class("c1")); ready.Status != metav1.ConditionTrue || ready.Type != status.ConditionReady {
 		t.Fatalf("got %+v", ready)
+	}
+}
+
+// Bad input: a host that promises nothing is named where a person looks, and the others serve all the same.
+func TestHostsThatCannotBeOfferedAreNamed(t *testing.T) {
+	free := func(name, cpu string) *v1beta1.SSHHost {
+		h := aHost(name, true, nil)
+		h.Spec.Capacity = capacity(cpu)
+		return h
+	}
+	class := &v1beta1.SSHNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+	for name, row := range map[string]struct {
+		hosts []*v1beta1.SSHHost
+		want  []string
+	}{
+		"all are fine":             {[]*v1beta1.SSHHost{free("a", "4")}, nil},
+		"a capacity of zero":       {[]*v1beta1.SSHHost{free("a", "4"), free("b", "0")}, []string{"b"}},
+		"all of it reserved":       {[]*v1beta1.SSHHost{free("a", "50m")}, []string{"a"}},
+		"awaiting the first probe": {[]*v1beta1.SSHHost{{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: v1beta1.SSHHostSpec{Capacity: capacity("4")}}}, nil},
+	} {
+		var names []string
+		for _, r := range unusable(class, row.hosts) {
+			names = append(names, r.Host)
+			if r.Message == "" {
+				t.Errorf("%s: %s is refused without a word", name, r.Host)
+			}
+		}
+		if !slices.Equal(names, row.want) {
+			t.Errorf("%s: %v, want %v", name, names, row.want)
+		}
+	}
+	for name, row := range map[string]struct {
+		found finding
+		ready metav1.ConditionStatus
+	}{
+		"some": {finding{message: "1 of 2 hosts are not offered"}, metav1.ConditionTrue},
+		"all":  {finding{reason: v1beta1.ReasonNoHosts, message: "1 of 1 hosts are not offered"}, metav1.ConditionFalse},
+	} {
+		told := class.DeepCopy()
+		row.found.tell(told, clocktesting.NewFakeClock(noon))
+		ready := told.StatusConditions().Get(status.ConditionReady)
+		if ready.Status != row.ready || ready.Message != row.found.message {
+			t.Errorf("%s: Ready is %s: %s", name, ready.Status, ready.Message)
+		}
 	}
 }
