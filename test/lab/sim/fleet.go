@@ -47,7 +47,7 @@ type Fleet struct {
 	token   string
 	version string
 	control *control
-	pods    *kubelet.Pods
+	watches *kubelet.Watches
 	ports   lab.Ports
 	cancel  context.CancelFunc
 
@@ -124,7 +124,7 @@ func (f *Fleet) connect(ctx, background context.Context) error {
 		}
 	})
 	defer stop()
-	f.pods, err = kubelet.WatchPods(background, client)
+	f.watches, err = kubelet.Watch(background, client)
 	close(synced)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
@@ -278,6 +279,21 @@ func TestASilentNodeBecomesNotReadyAndComesBackAfterAReboot(t *testing.T) {
 	if before.UID != after.UID || before.Status.NodeInfo.BootID == after.Status.NodeInfo.BootID {
 		t.Errorf("want the same Node with another boot ID, got %s/%s, then %s/%s", before.UID, before.Status.NodeInfo.BootID, after.UID, after.Status.NodeInfo.BootID)
 	}
+}
+
+// A stand-in that only renews its Lease would stay NotReady for good once it was late.
+func TestANodeThatWasDeclaredDeadReportsReadyAgain(t *testing.T) {
+	c := newCluster(t, sim.Options{Heartbeat: time.Second})
+	m := add(t, c.fleet, sim.Spec{Name: "m4"})[0]
+	c.join(m, "node-4")
+	c.node("node-4", ready(corev1.ConditionTrue))
+	// What kube-controller-manager does when a Lease expires.
+	patch := []byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`)
+	_, err := c.client.CoreV1().Nodes().Patch(t.Context(), "node-4", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.node("node-4", ready(corev1.ConditionTrue))
 }
 
 func TestManyMachinesJoinAtOnce(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 // runService is what units do.
 func (m *Machine) runService(ctx context.Context, unit string) {
-	if unit != "kubelet" || m.fleet.pods == nil {
+	if unit != "kubelet" || m.fleet.watches == nil {
 		<-ctx.Done()
 		return
 	}
@@ -49,7 +49,7 @@ func (m *Machine) runKubelet(ctx context.Context, log *serviceLog) error {
 			Arch: m.spec.Arch, MachineID: m.id, BootID: bootID,
 			Capacity: m.spec.capacity(),
 		},
-		Pods: m.fleet.pods, Version: m.fleet.version, Heartbeat: m.fleet.opts.Heartbeat,
+		Watches: m.fleet.watches, Version: m.fleet.version, Heartbeat: m.fleet.opts.Heartbeat,
 		ReadyDelay: m.fleet.opts.ReadyDelay, PodStartDelay: m.fleet.opts.PodStartDelay, PodStopDelay: m.fleet.opts.PodStopDelay,
 		Log: log.printf,
 	})

@@ -38,8 +38,8 @@ type Options struct {
 	StateDir string
 	// Machine is what the Node's status reports.
 	Machine Machine
-	// Pods of all nodes; shared by all kubelets of a process.
-	Pods *Pods
+	// Watches are shared by all kubelets of a process.
+	Watches *Watches
 	// Version that the Node reports.
 	Version string
 	// Heartbeat is how often the Lease is renewed.
@@ -78,17 +78,19 @@ func Run(ctx context.Context, o Options) error {
 	return ctx.Err()
 }
 
-// heartbeats renews the Lease until the context ends, and the status once in a while, as a kubelet with nothing to report does.
+// heartbeats renews the Lease until the context ends. The status is reported once in a while, as a kubelet with nothing to say does,
+// and when the control plane has declared the Node dead: nobody else makes it Ready again.
 func (o *Options) heartbeats(ctx context.Context, client kubernetes.Interface) {
 	const statusInterval = 5 * time.Minute
 	lease := &leaseKeeper{client: client, node: o.Config.NodeName, duration: 4 * o.Heartbeat}
 	nextStatus := time.Now().Add(statusInterval)
-	for {
+	for beat := 0; ; beat++ {
 		if err := lease.renew(ctx); err != nil && ctx.Err() == nil {
 			o.Log("renew lease: %v", err)
 		}
-		if time.Now().After(nextStatus) {
-			nextStatus = nextStatus.Add(statusInterval)
+		// At the first beat the watch may not have seen what was reported just before.
+		if time.Now().After(nextStatus) || beat > 0 && o.Watches.calledDead(o.Config.NodeName) {
+			nextStatus = time.Now().Add(statusInterval)
 			if err := o.reportStatus(ctx, client, true); err != nil && ctx.Err() == nil {
 				o.Log("report status: %v", err)
 			}

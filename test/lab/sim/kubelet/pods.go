@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,72 +20,86 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Pods watches the bound pods of all nodes with one watch, on behalf of any number of kubelets: a watch each would cost the API
-// server more than everything else they do.
-type Pods struct {
-	informer cache.SharedIndexInformer
-	mu       sync.Mutex
-	queues   map[string]workqueue.TypedRateLimitingInterface[string] // by node
+// Watches are what any number of kubelets watch together, the bound pods and the Nodes of the whole cluster: a watch each would cost
+// the API server more than everything else they do.
+type Watches struct {
+	pods, nodes cache.SharedIndexInformer
+	mu          sync.Mutex
+	queues      map[string]workqueue.TypedRateLimitingInterface[string] // by node
 }
 
 const byNode = "node"
 
-// WatchPods starts the watch and returns when the first list is in. The client must be allowed to list all pods.
-func WatchPods(ctx context.Context, client kubernetes.Interface) (*Pods, error) {
-	listWatch := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", corev1.NamespaceAll, fields.OneTermNotEqualSelector("spec.nodeName", ""))
-	p := &Pods{
-		informer: cache.NewSharedIndexInformer(listWatch, &corev1.Pod{}, 0, cache.Indexers{byNode: func(obj any) ([]string, error) {
+// Watch starts the watches and returns when the first lists are in. The client must be allowed to list all pods and Nodes.
+func Watch(ctx context.Context, client kubernetes.Interface) (*Watches, error) {
+	bound := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", corev1.NamespaceAll, fields.OneTermNotEqualSelector("spec.nodeName", ""))
+	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", corev1.NamespaceAll, fields.Everything())
+	w := &Watches{
+		pods: cache.NewSharedIndexInformer(bound, &corev1.Pod{}, 0, cache.Indexers{byNode: func(obj any) ([]string, error) {
 			return []string{obj.(*corev1.Pod).Spec.NodeName}, nil
 		}}),
+		nodes:  cache.NewSharedIndexInformer(nodes, &corev1.Node{}, 0, cache.Indexers{}),
 		queues: map[string]workqueue.TypedRateLimitingInterface[string]{},
 	}
-	_, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { p.notify(obj.(*corev1.Pod)) },
-		UpdateFunc: func(_, obj any) { p.notify(obj.(*corev1.Pod)) },
+	_, err := w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { w.notify(obj.(*corev1.Pod)) },
+		UpdateFunc: func(_, obj any) { w.notify(obj.(*corev1.Pod)) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	go p.informer.RunWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), p.informer.HasSynced) {
-		return nil, fmt.Errorf("watch pods: %w", context.Cause(ctx))
+	go w.pods.RunWithContext(ctx)
+	go w.nodes.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), w.pods.HasSynced, w.nodes.HasSynced) {
+		return nil, fmt.Errorf("watch pods and nodes: %w", context.Cause(ctx))
 	}
-	return p, nil
+	return w, nil
 }
 
-func (p *Pods) notify(pod *corev1.Pod) {
-	p.mu.Lock()
-	queue := p.queues[pod.Spec.NodeName]
-	p.mu.Unlock()
+// calledDead tells whether the Node exists and is not Ready, in the control plane's opinion.
+func (w *Watches) calledDead(node string) bool {
+	obj, found, err := w.nodes.GetStore().GetByKey(node)
+	if err != nil || !found {
+		return false
+	}
+	return !slices.ContainsFunc(obj.(*corev1.Node).Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (w *Watches) notify(pod *corev1.Pod) {
+	w.mu.Lock()
+	queue := w.queues[pod.Spec.NodeName]
+	w.mu.Unlock()
 	if queue != nil {
 		queue.Add(pod.Namespace + "/" + pod.Name)
 	}
 }
 
 // subscribe puts the keys of the node's pods, those there are and those to come, into the queue.
-func (p *Pods) subscribe(node string, queue workqueue.TypedRateLimitingInterface[string]) (unsubscribe func()) {
-	p.mu.Lock()
-	p.queues[node] = queue
-	p.mu.Unlock()
-	bound, err := p.informer.GetIndexer().ByIndex(byNode, node)
+func (w *Watches) subscribe(node string, queue workqueue.TypedRateLimitingInterface[string]) (unsubscribe func()) {
+	w.mu.Lock()
+	w.queues[node] = queue
+	w.mu.Unlock()
+	bound, err := w.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
-		panic("the index exists since WatchPods: " + err.Error())
+		panic("the index exists since Watch: " + err.Error())
 	}
 	for _, obj := range bound {
 		pod := obj.(*corev1.Pod)
 		queue.Add(pod.Namespace + "/" + pod.Name)
 	}
 	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.queues[node] == queue {
-			delete(p.queues, node)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.queues[node] == queue {
+			delete(w.queues, node)
 		}
 	}
 }
 
-func (p *Pods) get(key string) *corev1.Pod {
-	obj, found, err := p.informer.GetIndexer().GetByKey(key)
+func (w *Watches) get(key string) *corev1.Pod {
+	obj, found, err := w.pods.GetIndexer().GetByKey(key)
 	if err != nil || !found {
 		return nil
 	}
@@ -94,7 +109,7 @@ func (p *Pods) get(key string) *corev1.Pod {
 // startPods runs pods until stop is called or the context ends.
 func (o *Options) startPods(ctx context.Context, client kubernetes.Interface) (stop func()) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second))
-	unsubscribe := o.Pods.subscribe(o.Config.NodeName, queue)
+	unsubscribe := o.Watches.subscribe(o.Config.NodeName, queue)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -128,7 +143,7 @@ func (o *Options) startPods(ctx context.Context, client kubernetes.Interface) (s
 
 // syncPod makes a pod run or end; it returns how long to wait when the time has not come.
 func (o *Options) syncPod(ctx context.Context, client kubernetes.Interface, key string) (time.Duration, error) {
-	pod := o.Pods.get(key)
+	pod := o.Watches.get(key)
 	switch {
 	case pod == nil || pod.Spec.NodeName != o.Config.NodeName:
 		return 0, nil
