@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/base64"
@@ -32,7 +33,7 @@ func Profile() *v1beta1.SSHJoinProfile {
 func (f *Fleet) LoginSecret(namespace, name string, pinned bool) *corev1.Secret {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Data:       map[string][]byte{"privateKey": f.loginKeyPEM},
+		Data:       map[string][]byte{"privateKey": bytes.Clone(f.loginKeyPEM)}, // the caller may do with it as it likes
 	}
 	if pinned {
 		var lines strings.Builder
