@@ -65,7 +65,7 @@ func (s Signer) GoString() string { return "ssh.Signer(" + s.String() + ")" }
 // ParseKey reads a private key (ed25519, ECDSA or RSA; OpenSSH or PEM format). Surrounding white space is forgiven, as Secrets
 // made by hand carry it. Faults (Configuration): KeyInvalid, PassphraseMissing, PassphraseWrong.
 func ParseKey(pem, passphrase []byte) (Signer, error) {
-	pem = append(bytes.TrimSpace(pem), '\n')
+	pem = append(bytes.Clone(bytes.TrimSpace(pem)), '\n') // a copy: the caller's may be a cache's
 	raw, err := gossh.ParseRawPrivateKey(pem)
 	var locked *gossh.PassphraseMissingError
 	if errors.As(err, &locked) {

@@ -224,7 +224,7 @@ func (c *Controller) joinOver(ctx context.Context, conn *ssh.Conn, h *v1beta1.SS
 func (c *Controller) record(ctx context.Context, h *v1beta1.SSHHost, change func(h *v1beta1.SSHHost, now time.Time)) error {
 	uid, epoch := claimUID(h), h.Status.ClaimEpoch
 	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
-		if !host.Holds(h, uid) || h.Status.ClaimEpoch != epoch {
+		if !host.Holds(h, uid) || h.Status.State != v1beta1.HostClaimed || h.Status.ClaimEpoch != epoch {
 			return host.ErrFenced
 		}
 		change(h, c.Clock.Now())

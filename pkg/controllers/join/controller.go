@@ -243,11 +243,16 @@ func (c *Controller) act(ctx context.Context, f Facts, step Step) (reconcile.Res
 	return reconcile.Result{}, nil
 }
 
-// begin starts an operation on a host unless it runs or rests.
+// begin starts an operation on a host unless it runs or rests. The operation works on the newest form of the host, and only if that still
+// asks for it: an operation may have ended, and changed the host, between this reconcile's look and now.
 func (c *Controller) begin(h *v1beta1.SSHHost, kind v1beta1.OperationType, run func(context.Context, *v1beta1.SSHHost, int32) error) (reconcile.Result, error) {
 	t := task{kind: kind, claim: claimUID(h)}
 	wait := c.runner.start(h.Name, t, func(ctx context.Context, attempt int32) error {
-		return run(log.IntoContext(ctx, log.Log.WithName(c.Name()).WithValues("SSHHost", h.Name, "operation", kind)), h, attempt)
+		newest := c.Inventory.Get(h.Name)
+		if newest == nil || newest.UID != h.UID || newest.Status.State != h.Status.State || claimUID(newest) != t.claim {
+			return host.ErrFenced
+		}
+		return run(log.IntoContext(ctx, log.Log.WithName(c.Name()).WithValues("SSHHost", h.Name, "operation", kind)), newest, attempt)
 	})
 	if wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
