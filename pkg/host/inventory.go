@@ -274,6 +274,18 @@ func (i *Inventory) Selected(class *v1beta1.SSHNodeClass) ([]*v1beta1.SSHHost, e
 // update and is returned as it is. The write is refused by the API server if somebody else wrote since; then mutate decides
 // anew on what is there now. Nothing is written when nothing changed.
 func (i *Inventory) Update(ctx context.Context, name string, mutate func(*v1beta1.SSHHost) error) (*v1beta1.SSHHost, error) {
+	return i.write(ctx, name, "status", func(base, changed *v1beta1.SSHHost) (bool, error) {
+		if err := mutate(changed); err != nil {
+			return false, err
+		}
+		setReady(changed, i.clock.Now())
+		return !equality.Semantic.DeepEqual(base.Status, changed.Status), nil
+	}, func(changed *v1beta1.SSHHost, patch client.Patch) error { return i.writer.Status().Patch(ctx, changed, patch) })
+}
+
+// write is the one way in which hosts are written: one writer a host, on the newest object, refused if somebody else wrote since, and then
+// decided anew. change says whether there is anything to write; its error ends the write and is returned as it is.
+func (i *Inventory) write(ctx context.Context, name, what string, change func(base, changed *v1beta1.SSHHost) (bool, error), patch func(*v1beta1.SSHHost, client.Patch) error) (*v1beta1.SSHHost, error) {
 	defer i.writes.lock(name)()
 	base := i.Get(name)
 	for attempt := 0; ; attempt++ {
@@ -284,14 +296,10 @@ func (i *Inventory) Update(ctx context.Context, name string, mutate func(*v1beta
 			}
 		}
 		changed := base.DeepCopy()
-		if err := mutate(changed); err != nil {
+		if wanted, err := change(base, changed); err != nil || !wanted {
 			return base, err
 		}
-		setReady(changed, i.clock.Now())
-		if equality.Semantic.DeepEqual(base.Status, changed.Status) {
-			return base, nil
-		}
-		err := i.writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		err := patch(changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case err == nil:
 			i.Observe(changed)
@@ -300,7 +308,7 @@ func (i *Inventory) Update(ctx context.Context, name string, mutate func(*v1beta
 			metrics.HostWriteConflicts.Inc()
 			base = nil
 		default:
-			return nil, fmt.Errorf("writing status of SSHHost %s/%s: %w", i.namespace, name, err)
+			return nil, fmt.Errorf("writing %s of SSHHost %s/%s: %w", what, i.namespace, name, err)
 		}
 	}
 }
@@ -318,40 +326,17 @@ func (i *Inventory) read(ctx context.Context, name string) (*v1beta1.SSHHost, er
 // SetFinalizer adds or removes HostFinalizer, which holds the SSHHost while its machine may be a member of the cluster. It is
 // idempotent; a host that is gone is fine when removing.
 func (i *Inventory) SetFinalizer(ctx context.Context, name string, present bool) error {
-	defer i.writes.lock(name)()
-	base := i.Get(name)
-	for attempt := 0; ; attempt++ {
-		if base == nil {
-			var err error
-			if base, err = i.read(ctx, name); err != nil {
-				if apierrors.IsNotFound(err) && !present {
-					return nil
-				}
-				return err
-			}
-		}
-		changed := base.DeepCopy()
-		edit := controllerutil.RemoveFinalizer
-		if present {
-			edit = controllerutil.AddFinalizer
-		}
-		if !edit(changed, v1beta1.HostFinalizer) {
-			return nil
-		}
-		err := i.writer.Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-		switch {
-		case err == nil:
-			i.Observe(changed)
-			return nil
-		case apierrors.IsNotFound(err) && !present:
-			return nil
-		case apierrors.IsConflict(err) && attempt < 4:
-			metrics.HostWriteConflicts.Inc()
-			base = nil
-		default:
-			return fmt.Errorf("writing finalizers of SSHHost %s/%s: %w", i.namespace, name, err)
-		}
+	edit := controllerutil.RemoveFinalizer
+	if present {
+		edit = controllerutil.AddFinalizer
 	}
+	_, err := i.write(ctx, name, "finalizers", func(_, changed *v1beta1.SSHHost) (bool, error) {
+		return edit(changed, v1beta1.HostFinalizer), nil
+	}, func(changed *v1beta1.SSHHost, patch client.Patch) error { return i.writer.Patch(ctx, changed, patch) })
+	if !present && apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // Count counts the hosts by state and host class.
