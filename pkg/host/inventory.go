@@ -280,7 +280,9 @@ func (i *Inventory) Update(ctx context.Context, name string, mutate func(*v1beta
 		}
 		setReady(changed, i.clock.Now())
 		return !equality.Semantic.DeepEqual(base.Status, changed.Status), nil
-	}, func(changed *v1beta1.SSHHost, patch client.Patch) error { return i.writer.Status().Patch(ctx, changed, patch) })
+	}, func(changed *v1beta1.SSHHost, patch client.Patch) error {
+		return i.writer.Status().Patch(ctx, changed, patch)
+	})
 }
 
 // write is the one way in which hosts are written: one writer a host, on the newest object, refused if somebody else wrote since, and then
