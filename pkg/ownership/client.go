@@ -15,7 +15,7 @@ const foreignGroupPrefix = "foreign."
 
 // guardedClient is the manager's client: it reads through the filtered cache and writes only what is ours.
 //
-// Every write passes admit. A write that needs more than ownership, such as a turn for voluntary disruption, is another step there.
+// Every write passes admit: it must be ours, and one that begins a voluntary disruption must come in this instance's turn.
 type guardedClient struct {
 	client.Client
 	live client.Reader // reads the API server itself
@@ -23,7 +23,13 @@ type guardedClient struct {
 }
 
 func (c *guardedClient) admit(ctx context.Context, v verb, o client.Object) error {
-	return c.seam.guard.check(ctx, c.live, v, o)
+	if err := c.seam.guard.check(ctx, c.live, v, o); err != nil {
+		return err
+	}
+	if beginsDisruption(ctx, o) {
+		return c.seam.turn.Admit(ctx)
+	}
+	return nil
 }
 
 // Get reads the cache. A NodePool that was pointed at another instance's class has left it, but core's state fails on each of the
@@ -31,6 +37,9 @@ func (c *guardedClient) admit(ctx context.Context, v verb, o client.Object) erro
 // provider's.
 func (c *guardedClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	err := c.Client.Get(ctx, key, o, opts...)
+	if err == nil {
+		err = c.reportable(ctx, o)
+	}
 	pool, ok := o.(*karpv1.NodePool)
 	if !ok || !apierrors.IsNotFound(err) || !c.hasClaims(ctx, key.Name) {
 		return err

@@ -30,6 +30,8 @@ type Seam struct {
 	clock   clock.Clock
 	kinds   map[string]*kind
 	guard   *guard
+	// turn is asked before a voluntary disruption begins; see TakeTurns.
+	turn Gate
 
 	managers  atomic.Int32 // how often core asked for a manager
 	following sync.Mutex
@@ -61,7 +63,7 @@ func newSeam(id Identity, classes *Classes, clk clock.Clock) *Seam {
 	return &Seam{
 		id: id, classes: classes, clock: clk,
 		kinds: viewedKinds(id, classes.Snapshot()),
-		guard: newGuard(id, classes, clk),
+		guard: newGuard(id, classes, clk), turn: closed{},
 	}
 }
 
