@@ -4,6 +4,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -12,8 +13,13 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,9 +40,12 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	poolmetrics "github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
@@ -58,19 +67,30 @@ func Run(s Settings) error {
 	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	leases, err := leaseClient(config)
+	if err != nil {
+		return err
+	}
+	if err := s.Claim().Check(starting, leases, clock.RealClock{}); err != nil {
+		return err
+	}
 	classes, err := ownership.Start(ctx, config, s.Identity)
 	if err != nil {
 		return err
 	}
 	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.Identity) })
-	coreCtx, op := operator.NewOperator()
+	poolmetrics.FilterOwnNodes()
+	coreCtx, op := operator.NewOperator(operator.WithLeaderElectionLabels(s.Claim().Labels()))
 	if err := ownership.CheckGates(options.FromContext(coreCtx).FeatureGates); err != nil {
 		return err
 	}
 	if err := seam.Assert(op.GetClient()); err != nil {
 		return err
 	}
-	log.FromContext(coreCtx).Info("starting", "instance", s.Instance, "pool-namespace", s.PoolNamespace, "lease", s.LeaseName(), "own-classes", classes.Snapshot().Names())
+	log.FromContext(coreCtx).Info("starting", "instance", s.Instance, "pool-namespace", s.PoolNamespace, "lease", s.Claim().Name(), "own-classes", classes.Snapshot().Names())
+	if err := standBy(coreCtx, op, s, leases); err != nil {
+		return err
+	}
 	if err := assemble(starting, coreCtx, op, s, classes, seam); err != nil {
 		return err
 	}
@@ -83,10 +103,32 @@ func Run(s Settings) error {
 
 // leaseEnvironment derives the lease from the instance's name, where core looks for it: setting one without the other must be impossible.
 func leaseEnvironment(s Settings) error {
-	if err := os.Setenv("LEADER_ELECTION_NAME", s.LeaseName()); err != nil {
+	if err := os.Setenv("LEADER_ELECTION_NAME", s.Claim().Name()); err != nil {
 		return err
 	}
-	return os.Setenv("LEADER_ELECTION_NAMESPACE", orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace))
+	return os.Setenv("LEADER_ELECTION_NAMESPACE", s.LeaseNamespace)
+}
+
+// leaseClient reads and writes leases past every cache: core's holds those of Nodes only.
+func leaseClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(coordinationv1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	api, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fault.New(fault.Cluster, "ClusterUnreachable", err, "asking the API server for its kinds")
+	}
+	return api, nil
+}
+
+// standBy ends a replica that waits for another release's lease.
+func standBy(ctx context.Context, op *operator.Operator, s Settings, leases client.Client) error {
+	if options.FromContext(ctx).DisableLeaderElection {
+		log.FromContext(ctx).Info("without leader election this instance has no lease: the other instances take its classes for unowned")
+		return nil
+	}
+	return op.Add(&lease.Guard{Claim: s.Claim(), API: leases, Clock: op.Clock, Elected: op.Elected()})
 }
 
 // scopeCaches keeps what the instance reads to its own: hosts and Secrets of its pool namespace, and its classes. The API server filters.
@@ -124,7 +166,14 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := op.Add(everyReplica(seam.Follow)); err != nil {
 		return err
 	}
-	op.WithControllers(ctx, controllers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder, overlaid, decorated, cluster, op.InstanceTypeStore)...)
+	turns := turn.New(turn.Options{Instance: s.Instance, Namespace: s.LeaseNamespace, Live: live, Writer: op.GetClient(), Clock: op.Clock})
+	seam.TakeTurns(turns)
+	core, err := adapt(controllers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder, overlaid, decorated, cluster, op.InstanceTypeStore),
+		turns, cluster, !options.FromContext(ctx).DisableClusterStateObservability)
+	if err != nil {
+		return err
+	}
+	op.WithControllers(ctx, core...)
 	op.WithControllers(ctx,
 		join.NewController(join.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live,

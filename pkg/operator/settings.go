@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-multierror"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
 )
 
 const (
@@ -21,6 +23,10 @@ const (
 // Settings are what one instance is told by its environment, besides karpenter core's own settings.
 type Settings struct {
 	ownership.Identity
+	// Release (RELEASE, the pool namespace) tells one installation from another; a label value.
+	Release string
+	// LeaseNamespace (LEADER_ELECTION_NAMESPACE, "kube-system") holds the leases of all instances.
+	LeaseNamespace string
 	// JoinConcurrency (JOIN_CONCURRENCY, 64) is how many machines are joined or left at once.
 	JoinConcurrency int
 	// ProbeConcurrency (PROBE_CONCURRENCY, 32) bounds how many hosts are probed at once.
@@ -31,8 +37,10 @@ type Settings struct {
 	KubeletUnits []string
 }
 
-// LeaseName is the one lease of an instance name in the whole cluster.
-func (s Settings) LeaseName() string { return "kpssh-" + s.Instance }
+// Claim is the instance's claim on its name: one lease in the whole cluster.
+func (s Settings) Claim() lease.Claim {
+	return lease.Claim{Instance: s.Instance, PoolNamespace: s.PoolNamespace, Release: s.Release, Namespace: s.LeaseNamespace}
+}
 
 // SettingsFromEnv reads the settings. The error names every variable that is wrong, not only the first.
 func SettingsFromEnv() (Settings, error) {
@@ -42,6 +50,11 @@ func SettingsFromEnv() (Settings, error) {
 	}}
 	var errs *multierror.Error
 	errs = multierror.Append(errs, s.Validate())
+	s.Release = orDefault("RELEASE", s.PoolNamespace)
+	if problems := validation.IsValidLabelValue(s.Release); len(problems) > 0 {
+		errs = multierror.Append(errs, fmt.Errorf("RELEASE: %q is no label value: %s", s.Release, strings.Join(problems, "; ")))
+	}
+	s.LeaseNamespace = orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace)
 	s.JoinConcurrency = positive("JOIN_CONCURRENCY", 64, &errs)
 	s.ProbeConcurrency = positive("PROBE_CONCURRENCY", 32, &errs)
 	interval, err := time.ParseDuration(orDefault("PROBE_INTERVAL", "2m"))

@@ -1,0 +1,60 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	metricspod "sigs.k8s.io/karpenter/pkg/controllers/metrics/pod"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
+)
+
+// adapt replaces those of core's controllers that would act for, or report on, more than this instance. The others work on kinds
+// that the views of pkg/ownership divide, and are left as they are. Core's controllers are told apart by their types: one of a name
+// that we expect and do not find means that core has changed, and is an error.
+//
+//   - disruption: takes turns with the other instances.
+//   - Pod metrics: of own nodes' pods, and of pending ones that this instance is shown.
+//   - Node conditions, as events and metrics: of own Nodes.
+//
+// Core's Node metrics cannot be divided before they are computed; metrics.OwnNodes does it when they are read.
+func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluster, observed bool) ([]controller.Controller, error) {
+	missing := map[string]bool{"disruption": true}
+	if observed {
+		missing["metrics of Pods"], missing["status of Nodes"] = true, true
+	}
+	adapted := make([]controller.Controller, 0, len(core))
+	for _, c := range core {
+		switch c := c.(type) {
+		case *disruption.Controller:
+			delete(missing, "disruption")
+			adapted = append(adapted, turn.NewController(turns, c, cluster))
+		case *metricspod.Controller:
+			delete(missing, "metrics of Pods")
+			adapted = append(adapted, ownership.NewReporter("metrics.pod", &corev1.Pod{}, c, 1))
+		case *status.GenericObjectController[*corev1.Node]:
+			delete(missing, "status of Nodes")
+			adapted = append(adapted, ownership.NewReporter("operatorpkg.node.status", &corev1.Node{}, c, 10))
+		default:
+			adapted = append(adapted, c)
+		}
+	}
+	if len(missing) == 0 {
+		return adapted, nil
+	}
+	var names []string
+	for name := range missing {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return nil, fault.New(fault.Cluster, "CoreChanged", fmt.Errorf("core has no controller for %s", strings.Join(names, ", ")),
+		"this build was made for another karpenter core, and would disturb other instances")
+}
