@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
@@ -19,7 +18,7 @@ import (
 // and started again. Every run ends where an undisturbed one does: S1, S2, S4, S5, L3, and no token left.
 func TestKilledAfterEachWrite(t *testing.T) {
 	s := begin(t, "crash", 4*time.Second, sim.Spec{}, sim.Spec{})
-	config, err := s.cp.ClientConfig(controllerUser, "system:masters")
+	config, err := s.cp.ClientConfig(s.user(), "system:masters")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +30,7 @@ func TestKilledAfterEachWrite(t *testing.T) {
 		if n > 60 {
 			t.Fatal("the ways of join and leave never end")
 		}
-		s.newVersion(n)
+		s.newVersion(fmt.Sprint(n))
 		joins = s.survive(g, n, "join", joins, func() { s.pod(fmt.Sprintf("crash-%d", n)) }, func() (bool, string) { return s.settledIn(v1beta1.HostInUse) })
 		s.checkJoined(n)
 		leaves = s.survive(g, n, "leave", leaves, s.deleteClaims, func() (bool, string) { return s.settledIn("") })
@@ -77,34 +76,16 @@ func (s *scenario) survive(g *gate, n int, way string, over bool, do func(), unt
 }
 
 // newVersion makes the next join a cold one.
-func (s *scenario) newVersion(n int) {
+func (s *scenario) newVersion(version string) {
 	s.t.Helper()
 	p := &v1beta1.SSHJoinProfile{}
 	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: s.name}, p); err != nil {
 		s.t.Fatal(err)
 	}
-	p.Spec.Version = fmt.Sprint(n)
+	p.Spec.Version = version
 	if err := s.api.Update(s.t.Context(), p); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// deleteClaims ends the nodes as a person would, without consolidation's wait.
-func (s *scenario) deleteClaims() {
-	s.t.Helper()
-	s.deletePods()
-	if err := s.api.DeleteAllOf(s.t.Context(), &karpv1.NodeClaim{}, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *scenario) claims() []karpv1.NodeClaim {
-	s.t.Helper()
-	list := &karpv1.NodeClaimList{}
-	if err := s.api.List(s.t.Context(), list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
-		s.t.Fatal(err)
-	}
-	return list.Items
 }
 
 // settledIn is L3 with exactly one host in a state, or none if state is empty, and the others Available.
@@ -118,7 +99,7 @@ func (s *scenario) settledIn(state v1beta1.HostState) (bool, string) {
 		return false, seen
 	}
 	if want == 0 {
-		if left := s.nodes(); left != 0 {
+		if left := len(s.nodes()); left != 0 {
 			return false, fmt.Sprintf("%s, %d Nodes", seen, left)
 		}
 		for _, h := range s.hosts() {
@@ -159,16 +140,6 @@ func (s *scenario) checkLeft(n int) {
 		}
 		s.checkOrder(m)
 	}
-}
-
-// nodes counts the pool's Nodes.
-func (s *scenario) nodes() int {
-	s.t.Helper()
-	list := &corev1.NodeList{}
-	if err := s.api.List(s.t.Context(), list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
-		s.t.Fatal(err)
-	}
-	return len(list.Items)
 }
 
 // checkOrder is S4 and S3 on one machine: no leave between a join and its use by a successor, and no two scripts at once.

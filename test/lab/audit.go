@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// auditPolicy records who did what to which object, once per request, without bodies: the log is for counting.
+// auditPolicy records who did what to which object, once per request, without bodies: the log is for counting. New NodeClaims are the
+// exception: the API server names them, so that only the body tells which they are.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -17,6 +20,9 @@ omitManagedFields: true
 rules:
 - level: None
   nonResourceURLs: ["*"]
+- level: Request
+  verbs: [create]
+  resources: [{group: karpenter.sh, resources: [nodeclaims]}]
 - level: Metadata
 `
 
@@ -40,6 +46,8 @@ type AuditEvent struct {
 	Response struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
+	// Claim is the NodeClaim that a create asked for; its name is the API server's choice and not known.
+	Claim *karpv1.NodeClaim `json:"requestObject"`
 }
 
 // Write tells whether the request asked for a change.
@@ -74,4 +82,12 @@ func (cp *ControlPlane) ReadAudit() ([]AuditEvent, error) {
 		}
 		events = append(events, event)
 	}
+}
+
+// AuditKey names an object among all of the cluster.
+type AuditKey struct{ Resource, Namespace, Name string }
+
+// Key is the object that the request was about.
+func (e AuditEvent) Key() AuditKey {
+	return AuditKey{Resource: e.Object.Resource, Namespace: e.Object.Namespace, Name: e.Object.Name}
 }

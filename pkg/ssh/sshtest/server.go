@@ -19,6 +19,14 @@ import (
 // is the exit status; a negative one ends the session without any.
 type Exec func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) int
 
+type userKey struct{}
+
+// User is who logged in, in the context that an Exec gets.
+func User(ctx context.Context) string {
+	user, _ := ctx.Value(userKey{}).(string)
+	return user
+}
+
 // Stage is where a server can be made to stall: it goes no further, and keeps the connection open.
 type Stage int
 
@@ -234,7 +242,7 @@ func (s *Server) serve(raw net.Conn) {
 		return
 	}
 	s.logins.Add(1)
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(s.ctx, userKey{}, conn.User()))
 	defer cancel()
 	s.running.Go(func() { s.global(requests) })
 	for offered := range channels {

@@ -62,7 +62,8 @@ func (c *control) answer(fields []string) (code, stream int, text string) {
 	case "systemctl":
 		return m.services.systemctl(args)
 	case "phase":
-		return 0, 1, m.beginPhase(append(args, "", "")[0], append(args, "", "")[1])
+		args = append(args, "", "", "")
+		return 0, 1, m.beginPhase(args[0], args[1], args[2])
 	default:
 		return 1, 2, "unknown command " + command + "\n"
 	}

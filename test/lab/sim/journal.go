@@ -9,8 +9,8 @@ import (
 // Kinds of journal entries.
 const (
 	EntryPhase        = "phase"         // Detail: install, join or leave
-	EntrySessionBegin = "session-begin" // an SSH session began to run a command
-	EntrySessionEnd   = "session-end"
+	EntrySessionBegin = "session-begin" // an SSH session began to run a command; Detail: who logged in
+	EntrySessionEnd   = "session-end"   // Detail: who had logged in
 	EntryKubeletStart = "kubelet-start"
 	EntryKubeletStop  = "kubelet-stop"
 	EntryPower        = "power" // Detail: on or off
@@ -21,8 +21,8 @@ type Entry struct {
 	Time   time.Time
 	Kind   string
 	Detail string
-	// Node is KPSSH_NODE_NAME where the entry is about a phase.
-	Node string
+	// Node is KPSSH_NODE_NAME where the entry is about a phase, User who logged in to run it.
+	Node, User string
 }
 
 // Counters of one machine since it was made.
@@ -39,10 +39,13 @@ type journal struct {
 	entries []Entry
 }
 
-func (j *journal) add(kind, detail, node string) {
+func (j *journal) add(kind, detail, node string) { j.append(Entry{Kind: kind, Detail: detail, Node: node}) }
+
+func (j *journal) append(e Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.entries = append(j.entries, Entry{Time: time.Now(), Kind: kind, Detail: detail, Node: node})
+	e.Time = time.Now()
+	j.entries = append(j.entries, e)
 }
 
 func (j *journal) all() []Entry {

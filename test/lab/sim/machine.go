@@ -257,10 +257,10 @@ func (m *Machine) awaitPortClosed(closed <-chan struct{}) {
 }
 
 // beginPhase counts a script's run and returns the misfortune that it meets.
-func (m *Machine) beginPhase(phase, node string) string {
+func (m *Machine) beginPhase(phase, node, user string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.runs[phase]++
-	m.journal.add(EntryPhase, phase, node)
+	m.journal.append(Entry{Kind: EntryPhase, Detail: phase, Node: node, User: user})
 	return m.misfortunes[phase]
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
 )
 
 // execute runs a command as sshd would on this machine, whose login shell is bash.
@@ -24,8 +26,9 @@ func (m *Machine) execute(ctx context.Context, command string, stdin io.Reader, 
 	if !on {
 		return -1
 	}
-	m.journal.add(EntrySessionBegin, "", "")
-	defer m.journal.add(EntrySessionEnd, "", "")
+	user := sshtest.User(ctx)
+	m.journal.add(EntrySessionBegin, user, "")
+	defer m.journal.add(EntrySessionEnd, user, "")
 	for _, replacement := range replacements {
 		command = strings.ReplaceAll(command, string(replacement[0]), string(replacement[1]))
 	}
@@ -34,7 +37,7 @@ func (m *Machine) execute(ctx context.Context, command string, stdin io.Reader, 
 		command = "trap '' XFSZ; ulimit -f 0\n" + command
 	}
 	cmd := exec.Command(m.fleet.bash, "-c", command)
-	cmd.Dir, cmd.Env = filepath.Join(m.root, "root"), m.environment()
+	cmd.Dir, cmd.Env = filepath.Join(m.root, "root"), append(m.environment(), "SIM_USER="+user)
 	code, err := converse(ctx, cmd, &replacer{source: stdin}, stdout, stderr)
 	if err != nil {
 		fmt.Fprintf(m.fleet.opts.Log, "sim: %s: %v\n", m.spec.Name, err)
