@@ -2,9 +2,13 @@
 package metrics
 
 import (
+	"fmt"
+
 	"github.com/prometheus/client_golang/prometheus"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
+
+// InstanceLabel is on every metric of this project. Prometheus sets a label `instance` of its own, the address it scraped.
+const InstanceLabel = "kpssh_instance"
 
 // durationBuckets span a probe of a quarter second to an install of ten minutes.
 var durationBuckets = []float64{0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600}
@@ -60,7 +64,21 @@ var (
 	})
 )
 
-func init() {
-	crmetrics.Registry.MustRegister(HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes,
-		ZombieActions, ClaimToJoined, OperationsRunning)
+// counted are the metrics that the code adds to as it goes.
+func counted() []prometheus.Collector {
+	return []prometheus.Collector{
+		HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes, ZombieActions, ClaimToJoined, OperationsRunning,
+	}
+}
+
+// Register adds every metric of this project to a registry, each with the instance's name in InstanceLabel. Collectors are those whose
+// figures are read when they are scraped, such as Pool and Info. Call it once a registry.
+func Register(registry prometheus.Registerer, instance string, collectors ...prometheus.Collector) error {
+	labelled := prometheus.WrapRegistererWith(prometheus.Labels{InstanceLabel: instance}, registry)
+	for _, c := range append(counted(), collectors...) {
+		if err := labelled.Register(c); err != nil {
+			return fmt.Errorf("registering a metric of instance %q: %w", instance, err)
+		}
+	}
+	return nil
 }

@@ -42,7 +42,6 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
-	poolmetrics "github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
@@ -151,7 +150,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := inventory.Register(ctx, op.Manager); err != nil {
 		return err
 	}
-	if err := crmetrics.Registry.Register(poolmetrics.Pool(inventory.Count)); err != nil {
+	if err := registerMetrics(crmetrics.Registry, s, op.GetClient(), inventory, classes, seam); err != nil {
 		return err
 	}
 	resolver := credentials.NewResolver(op.GetClient())

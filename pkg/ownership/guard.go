@@ -49,10 +49,11 @@ type guard struct {
 	mu         sync.Mutex
 	lastLog    time.Time
 	suppressed int
+	recent     map[objectKey]Refusal // see Seam.Refusals
 }
 
 func newGuard(id Identity, classes *Classes, clk clock.PassiveClock) *guard {
-	g := &guard{id: id, classes: classes, clock: clk, refused: map[string]*atomic.Uint64{}}
+	g := &guard{id: id, classes: classes, clock: clk, refused: map[string]*atomic.Uint64{}, recent: map[objectKey]Refusal{}}
 	for gk := range guardedKinds {
 		g.refused[gk.Kind] = &atomic.Uint64{}
 	}
@@ -123,6 +124,7 @@ func (g *guard) decide(ctx context.Context, v verb, kind string, o client.Object
 		return nil
 	}
 	g.refused[kind].Add(1)
+	g.remember(v, kind, o)
 	if refusals, ok := g.mayLog(); ok {
 		log.FromContext(ctx).Info("refused to write an object of another owner", "verb", string(v), "kind", kind,
 			"name", o.GetName(), "namespace", o.GetNamespace(), "refusalsSinceLastMessage", refusals)

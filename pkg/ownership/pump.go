@@ -119,6 +119,7 @@ func (p *pump) translate(t watch.EventType, o client.Object) (watch.Event, bool)
 	case t == watch.Deleted:
 		// Core's queue would hand on the deletion of an object that it never had.
 		delete(p.session.seen, key)
+		p.session.splits.saw(o, false)
 		return watch.Event{Type: t, Object: o}, had
 	case saw.visible():
 		// MODIFIED of an object that core does not have becomes an addition in its informer.

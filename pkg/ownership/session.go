@@ -15,6 +15,8 @@ type session struct {
 	seen map[types.NamespacedName]entry
 	// torn is true while a hand-over is partly told: no watch may continue from there.
 	torn atomic.Bool
+	// splits are objects that are hidden and that a person should know of.
+	splits splits
 }
 
 // entry is an object as core has it. The pointer is the one that core's informer holds, so it costs no copy and is read-only.

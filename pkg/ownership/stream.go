@@ -122,6 +122,7 @@ func (s *stream) page(ctx context.Context, session *session, options metav1.List
 func (s *stream) look(session *session, o client.Object) sight {
 	saw := s.kind.see(session.own, o)
 	s.kind.counts.saw(saw)
+	session.splits.saw(o, saw == split)
 	if saw.visible() {
 		o.SetManagedFields(nil) // nobody reads them, and they are half of an object's size
 	}

@@ -26,11 +26,11 @@ var _ = Describe("a machine with the shipped profile", Ordered, func() {
 	}, SpecTimeout(2*time.Minute))
 
 	It("joins, cold, for a pending pod", func(ctx SpecContext) {
-		joins := lives.metric(ctx, `kpssh_ssh_handshakes_total{outcome="success",purpose="join"}`)
+		joins := lives.metric(ctx, `kpssh_ssh_handshakes_total{kpssh_instance="default",outcome="success",purpose="join"}`)
 		lives.run(ctx, "cold", shipped)
 		p = lives.awaitRunning(ctx, "cold")
 		report("pod pending -> Running on a cold machine:", lives.breakdown(ctx, p, lives.machines[shipped]))
-		Expect(lives.metric(ctx, `kpssh_ssh_handshakes_total{outcome="success",purpose="join"}`)-joins).To(BeEquivalentTo(1), "install and join share one connection")
+		Expect(lives.metric(ctx, `kpssh_ssh_handshakes_total{kpssh_instance="default",outcome="success",purpose="join"}`)-joins).To(BeEquivalentTo(1), "install and join share one connection")
 		node := &corev1.Node{}
 		Expect(lives.client.Get(ctx, types.NamespacedName{Name: p.Spec.NodeName}, node)).To(Succeed())
 		Expect(node.Spec.ProviderID).To(Equal("kpssh://" + poolNamespace + "/" + shipped))

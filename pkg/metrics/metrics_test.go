@@ -1,0 +1,74 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Every metric says whose it is, under a label that Prometheus does not set itself; none is missing, none is there twice.
+func TestEveryMetricNamesItsInstance(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if err := Register(registry, "seg-a",
+		Info("kp-a", "v1.2.3"),
+		Pool(func() map[PoolKey]int { return map[PoolKey]int{{State: "Available", HostClass: "big"}: 3} }),
+		Owned(func() map[string]int { return map[string]int{"NodePool": 2} }),
+		Conflicts(func() []Conflict {
+			return []Conflict{{Type: "SharedMachine", Namespace: "kp-a", Name: "h", Other: "kp-b/h"}}
+		}),
+		Views(func() map[string]ViewStats { return map[string]ViewStats{"Node": {Dropped: 7, LagSeconds: 1.5}} }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	// A vector without a child exports nothing.
+	PhaseDuration.WithLabelValues("join", "success").Observe(1)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "kpssh_") {
+			t.Errorf("%s does not begin with kpssh_", family.GetName())
+		}
+		for _, m := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels[InstanceLabel] != "seg-a" {
+				t.Errorf("%s has labels %v", family.GetName(), labels)
+			}
+			if _, taken := labels["instance"]; taken {
+				t.Errorf("%s sets `instance`, which is Prometheus' own", family.GetName())
+			}
+			delete(labels, InstanceLabel)
+			found[family.GetName()] += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			switch family.GetName() {
+			case "kpssh_instance_info":
+				if labels["pool_namespace"] != "kp-a" || labels["version"] != "v1.2.3" {
+					t.Errorf("info has labels %v", labels)
+				}
+			case "kpssh_ownership_conflicts":
+				if labels["type"] != "SharedMachine" || labels["namespace"] != "kp-a" || labels["name"] != "h" || labels["other"] != "kp-b/h" {
+					t.Errorf("the conflict has labels %v", labels)
+				}
+			}
+		}
+	}
+	for name, want := range map[string]float64{
+		"kpssh_instance_info": 1, "kpssh_pool_hosts": 3, "kpssh_owned": 2, "kpssh_ownership_conflicts": 1,
+		"kpssh_ownership_dropped_total": 7, "kpssh_ownership_lag_seconds": 1.5,
+	} {
+		if found[name] != want {
+			t.Errorf("%s is %v, want %v", name, found[name], want)
+		}
+	}
+	if _, there := found["kpssh_instance_phase_duration_seconds"]; !there {
+		t.Error("the histograms are missing")
+	}
+	if Register(registry, "seg-a") == nil {
+		t.Error("the same metrics were registered twice without an error")
+	}
+}
