@@ -18,6 +18,11 @@ const (
 	ReleaseLabel       = Group + "/release"
 	// ManagedLabel is set by users in NodePool templates; the controller's own affinity keeps off nodes that carry it.
 	ManagedLabel = Group + "/managed"
+	// PoolNamespaceLabel on an instance's Lease names its pool namespace. The Lease carries InstanceLabel, too.
+	PoolNamespaceLabel = Group + "/pool-namespace"
+	// ReleaseLabel on an instance's Lease names the installation that holds it, <namespace>.<release name>, so that two installations with one
+	// instance name can be told apart.
+	ReleaseLabel = Group + "/release"
 	// PoolTaint is the taint key by which examples keep workloads of other autoscalers off SSH nodes.
 	PoolTaint = Group + "/pool"
 

@@ -17,6 +17,25 @@ const (
 	ProviderIDAdopt ProviderIDSource = "Adopt"
 )
 
+// ConditionOwnershipConflict is True on an SSHNodeClass whose instance found a conflict about who owns what that concerns the class; its
+// reason is the type of the worst one. It is absent otherwise. Ready does not depend on it.
+const ConditionOwnershipConflict = "OwnershipConflict"
+
+// Reasons of an SSHNodeClass's OwnershipConflict condition, and of Events on the objects concerned; part of the API.
+const (
+	ReasonDuplicateInstance   = "DuplicateInstance"
+	ReasonSharedPoolNamespace = "SharedPoolNamespace"
+	ReasonUnownedNodeClass    = "UnownedNodeClass"
+	ReasonDanglingNodePool    = "DanglingNodePool"
+	ReasonMovedNodePool       = "MovedNodePool"
+	ReasonSharedMachine       = "SharedMachine"
+	ReasonNodeNameInUse       = "NodeNameInUse"
+	ReasonForeignWrite        = "ForeignWrite"
+	ReasonOverlappingPools    = "OverlappingPools"
+	ReasonMissingManagedLabel = "MissingManagedLabel"
+	ReasonSplitNodeClaim      = "SplitNodeClaim"
+)
+
 // Reasons of an SSHNodeClass's Ready condition; part of the API.
 const (
 	ReasonProfileNotFound    = "ProfileNotFound"

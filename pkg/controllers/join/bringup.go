@@ -136,6 +136,9 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 	if err := c.Client.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		return nil, notFoundIs(err, v1beta1.ReasonProfileNotFound, "SSHNodeClass %s does not exist: create it, or delete NodeClaim %s", claim.Spec.NodeClassRef.Name, ref.Name)
 	}
+	if err := c.nameFree(ctx, h, claim, class.Spec.ProviderIDSource); err != nil {
+		return nil, err
+	}
 	joinProfile := &v1beta1.SSHJoinProfile{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Name: class.Spec.JoinProfileRef.Name}, joinProfile); err != nil {
 		return nil, notFoundIs(err, v1beta1.ReasonProfileNotFound, "SSHJoinProfile %s, named by SSHNodeClass %s, does not exist: create it", class.Spec.JoinProfileRef.Name, class.Name)

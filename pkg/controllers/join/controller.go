@@ -58,6 +58,7 @@ type Options struct {
 type Controller struct {
 	Options
 	runner *runner
+	names  names
 	woken  chan event.TypedGenericEvent[string]
 }
 
@@ -167,7 +168,7 @@ func (c *Controller) facts(ctx context.Context, h *v1beta1.SSHHost) (Facts, erro
 		return f, err
 	}
 	if h.Status.State == v1beta1.HostInUse {
-		if f.Registered, err = c.registered(ctx, h); err != nil {
+		if f.Registered, f.NameTaken, err = c.registered(ctx, h); err != nil {
 			return f, err
 		}
 		if since := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionJoined); since != nil {
@@ -195,17 +196,20 @@ func (c *Controller) life(ctx context.Context, ref *v1beta1.ClaimReference) (Lif
 	return Gone, nil
 }
 
-// registered tells whether the claim's Node exists.
-func (c *Controller) registered(ctx context.Context, h *v1beta1.SSHHost) (bool, error) {
+// registered tells whether the claim's Node exists, and whether its name is that of a Node of another instance instead. Such a Node is never
+// touched; the machine leaves.
+func (c *Controller) registered(ctx context.Context, h *v1beta1.SSHHost) (registered, taken bool, err error) {
 	node := &corev1.Node{}
-	err := c.Client.Get(ctx, types.NamespacedName{Name: h.Status.ClaimRef.Name}, node)
+	err = c.Client.Get(ctx, types.NamespacedName{Name: h.Status.ClaimRef.Name}, node)
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return false, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading Node %s: %w", h.Status.ClaimRef.Name, err)
+		return false, false, fmt.Errorf("reading Node %s: %w", h.Status.ClaimRef.Name, err)
 	}
-	return node.Spec.ProviderID == h.EffectiveProviderID(), nil
+	id := node.Spec.ProviderID
+	registered = id == h.EffectiveProviderID()
+	return registered, !registered && strings.HasPrefix(id, v1beta1.ProviderIDScheme) && id != h.StaticProviderID(), nil
 }
 
 func joined(h *v1beta1.SSHHost) bool {

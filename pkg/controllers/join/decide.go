@@ -26,7 +26,7 @@ const (
 	StepBringUp Step = "BringUp"
 	// StepAwaitNode watches for the Node of a join that succeeded.
 	StepAwaitNode Step = "AwaitNode"
-	// StepGiveUp fails a join whose Node did not appear in time.
+	// StepGiveUp fails a join whose Node did not appear in time, or cannot.
 	StepGiveUp Step = "GiveUp"
 	// StepEndClaim moves a host whose claim has ended to Leaving, and stops what runs for the claim.
 	StepEndClaim Step = "EndClaim"
@@ -60,6 +60,8 @@ type Facts struct {
 	RunningFor types.UID
 	// Registered is true once the claim's Node exists.
 	Registered bool
+	// NameTaken is true if the Node of the claim's name is that of another host, perhaps of another instance.
+	NameTaken bool
 	// Waited is how long the Node has been awaited since the join script succeeded.
 	Waited time.Duration
 }
@@ -99,7 +101,7 @@ func decide(f Facts) Step {
 		return StepBringUp
 	case f.Registered && h.Status.BootstrapTokenID == "" && joined(h):
 		return StepNothing
-	case !f.Registered && !joined(h) && f.Waited >= registrationTimeout:
+	case !f.Registered && !joined(h) && (f.NameTaken || f.Waited >= registrationTimeout):
 		return StepGiveUp
 	}
 	return StepAwaitNode

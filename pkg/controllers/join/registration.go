@@ -2,10 +2,12 @@ package join
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -49,6 +51,9 @@ const (
 // unregistered says why no Node appeared, as far as the cluster can tell: a kubelet whose certificate nobody approves has asked for one
 // in the name of this join's bootstrap token; one that cannot reach the API server has not.
 func (c *Controller) unregistered(ctx context.Context, h *v1beta1.SSHHost) *fault.Error {
+	if taken := c.overtaken(ctx, h); taken != nil {
+		return taken
+	}
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := c.Live.List(ctx, requests); err != nil {
 		log.FromContext(ctx).V(1).Info("certificate requests cannot be listed; the reason why no Node appeared stays vague", "error", err.Error())
@@ -65,10 +70,27 @@ func (c *Controller) unregistered(ctx context.Context, h *v1beta1.SSHHost) *faul
 		h.Name, h.Status.ClaimRef.Name, h.EffectiveProviderID(), registrationTimeout)
 }
 
+// overtaken says that another host's Node has the name, if it has: it came to be while the join ran.
+func (c *Controller) overtaken(ctx context.Context, h *v1beta1.SSHHost) *fault.Error {
+	claim, err := c.nodeClaim(ctx, h.Status.ClaimRef)
+	if err != nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := c.Live.Get(ctx, types.NamespacedName{Name: claim.Name}, node); err != nil || !strings.HasPrefix(node.Spec.ProviderID, v1beta1.ProviderIDScheme) ||
+		!elses(node, h, claim.CreationTimestamp, false) {
+		return nil
+	}
+	return c.nameTaken(node, h, claim)
+}
+
 // giveUp fails a join whose Node did not appear. Where nobody approves certificates, no host is to blame.
 func (c *Controller) giveUp(ctx context.Context, h *v1beta1.SSHHost) error {
 	f := c.unregistered(ctx, h)
 	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host}
+	if f.Reason == v1beta1.ReasonNodeNameInUse {
+		release = host.Release{State: v1beta1.HostAvailable}
+	}
 	c.event(h, corev1.EventTypeWarning, f.Reason, "%s", clip(f.Message))
 	return c.abandon(ctx, h, f, verdict{release: release})
 }

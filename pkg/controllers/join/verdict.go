@@ -47,6 +47,9 @@ type verdict struct {
 // configuration is at fault: its own key Secret, for one.
 func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Duration) verdict {
 	park := verdict{release: host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Error(), Failed: true}}
+	if f.Reason == v1beta1.ReasonNodeNameInUse {
+		return verdict{release: host.Release{State: v1beta1.HostAvailable}} // the next NodeClaim has another name
+	}
 	switch f.Blame {
 	case fault.Cluster:
 		return verdict{again: true}
