@@ -13,9 +13,6 @@ const (
 	// InstanceLabel on NodeClaims and Nodes names the instance that made them. It lets a workload select a segment and is
 	// never used to decide ownership.
 	InstanceLabel = Group + "/instance"
-	// PoolNamespaceLabel and ReleaseLabel on an instance's lease say whose the instance name is.
-	PoolNamespaceLabel = Group + "/pool-namespace"
-	ReleaseLabel       = Group + "/release"
 	// ManagedLabel is set by users in NodePool templates; the controller's own affinity keeps off nodes that carry it.
 	ManagedLabel = Group + "/managed"
 	// PoolNamespaceLabel on an instance's Lease names its pool namespace. The Lease carries InstanceLabel, too.

@@ -68,6 +68,7 @@ var (
 func counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes, ZombieActions, ClaimToJoined, OperationsRunning,
+		TurnHeld, TurnWait, TurnRefusals, TurnsTaken,
 	}
 }
 

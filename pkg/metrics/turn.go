@@ -1,9 +1,6 @@
 package metrics
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // The turn of voluntary disruption (pkg/ownership/turn).
 var (
@@ -29,7 +26,3 @@ var (
 		Help: "Turns of voluntary disruption that this instance took, by how (free, own, expired).",
 	}, []string{"how"})
 )
-
-func init() {
-	crmetrics.Registry.MustRegister(TurnHeld, TurnWait, TurnRefusals, TurnsTaken)
-}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,11 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
 )
 
+// ungated lets every disruption begin at once.
+type ungated struct{}
+
+func (ungated) Admit(context.Context) error { return nil }
+
 // adapt replaces those of core's controllers that would act for, or report on, more than this instance. The others work on kinds
 // that the views of pkg/ownership divide, and are left as they are. Core's controllers are told apart by their types: one of a name
 // that we expect and do not find means that core has changed, and is an error.
@@ -25,7 +31,7 @@ import (
 //   - Pod metrics: of own nodes' pods, and of pending ones that this instance is shown.
 //   - Node conditions, as events and metrics: of own Nodes.
 //
-// Core's Node metrics cannot be divided before they are computed; metrics.OwnNodes does it when they are read.
+// Without turns, disruption is left as it is too. Core's Node metrics cannot be divided before they are computed; metrics.OwnNodes does it when they are read.
 func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluster, observed bool) ([]controller.Controller, error) {
 	missing := map[string]bool{"disruption": true}
 	if observed {
@@ -36,7 +42,11 @@ func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluste
 		switch c := c.(type) {
 		case *disruption.Controller:
 			delete(missing, "disruption")
-			adapted = append(adapted, turn.NewController(turns, c, cluster))
+			if turns == nil {
+				adapted = append(adapted, c)
+			} else {
+				adapted = append(adapted, turn.NewController(turns, c, cluster))
+			}
 		case *metricspod.Controller:
 			delete(missing, "metrics of Pods")
 			adapted = append(adapted, ownership.NewReporter("metrics.pod", &corev1.Pod{}, c, 1))

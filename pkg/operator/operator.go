@@ -42,6 +42,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	poolmetrics "github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
@@ -165,8 +166,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := op.Add(everyReplica(seam.Follow)); err != nil {
 		return err
 	}
-	turns := turn.New(turn.Options{Instance: s.Instance, Namespace: s.LeaseNamespace, Live: live, Writer: op.GetClient(), Clock: op.Clock})
-	seam.TakeTurns(turns)
+	var turns *turn.Turn
+	seam.TakeTurns(ungated{})
+	if !s.WithoutTurns {
+		turns = turn.New(turn.Options{Instance: s.Instance, Namespace: s.LeaseNamespace, Live: live, Writer: op.GetClient(), Clock: op.Clock})
+		seam.TakeTurns(turns)
+	}
 	core, err := adapt(controllers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder, overlaid, decorated, cluster, op.InstanceTypeStore),
 		turns, cluster, !options.FromContext(ctx).DisableClusterStateObservability)
 	if err != nil {

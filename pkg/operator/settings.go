@@ -27,6 +27,9 @@ type Settings struct {
 	Release string
 	// LeaseNamespace (LEADER_ELECTION_NAMESPACE, "kube-system") holds the leases of all instances.
 	LeaseNamespace string
+	// WithoutTurns lets voluntary disruption begin without taking turns, at the risk of every workload. No environment variable sets it:
+	// it is how a test shows that turns are needed.
+	WithoutTurns bool
 	// JoinConcurrency (JOIN_CONCURRENCY, 64) is how many machines are joined or left at once.
 	JoinConcurrency int
 	// ProbeConcurrency (PROBE_CONCURRENCY, 32) bounds how many hosts are probed at once.

@@ -26,6 +26,8 @@ type instance struct {
 	name, namespace string
 	// label names its logs. Default: name
 	label string
+	// runs is the binary of its processes. Default: the controller
+	runs string
 	// env of each of its processes, NAME=value.
 	env []string
 
@@ -66,7 +68,7 @@ func (i *instance) start(t *testing.T, kubeconfig string, env ...string) {
 	}
 	i.started = time.Now()
 	i.controller, err = i.cp.StartController(lab.ControllerOptions{
-		Binary: i.binary, Name: fmt.Sprintf("controller-%s-%d", cmp.Or(i.label, i.name), i.started.UnixNano()),
+		Binary: cmp.Or(i.runs, i.binary), Name: fmt.Sprintf("controller-%s-%d", cmp.Or(i.label, i.name), i.started.UnixNano()),
 		Instance: i.name, PoolNamespace: i.namespace, Kubeconfig: kubeconfig,
 		Env: slices.Concat([]string{
 			"METRICS_PORT=" + strconv.Itoa(port), "DISABLE_LEADER_ELECTION=true", "BATCH_IDLE_DURATION=500ms", "LOG_LEVEL=debug",

@@ -14,6 +14,11 @@ import (
 // BuildController compiles cmd/controller of the working tree and returns the binary's path, in the user's cache directory: where it
 // is current, nothing is linked again.
 func BuildController(ctx context.Context) (string, error) {
+	return BuildCommand(ctx, "./cmd/controller")
+}
+
+// BuildCommand is BuildController for any command of the working tree, named by its directory.
+func BuildCommand(ctx context.Context, command string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -33,8 +38,8 @@ func BuildController(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	binary := filepath.Join(dir, "controller")
-	args := append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, "./cmd/controller")...)
+	binary := filepath.Join(dir, filepath.Base(command))
+	args := append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, command)...)
 	cmd := goCommand(ctx, root, args...)
 	remove, err := workIn(cmd)
 	if err != nil {
@@ -45,7 +50,7 @@ func BuildController(ctx context.Context) (string, error) {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", fmt.Errorf("building the controller: %w\n%s", err, bytes.TrimSpace(output))
+		return "", fmt.Errorf("building %s: %w\n%s", command, err, bytes.TrimSpace(output))
 	}
 	return binary, nil
 }

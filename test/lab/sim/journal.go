@@ -39,7 +39,9 @@ type journal struct {
 	entries []Entry
 }
 
-func (j *journal) add(kind, detail, node string) { j.append(Entry{Kind: kind, Detail: detail, Node: node}) }
+func (j *journal) add(kind, detail, node string) {
+	j.append(Entry{Kind: kind, Detail: detail, Node: node})
+}
 
 func (j *journal) append(e Entry) {
 	j.mu.Lock()
