@@ -79,13 +79,15 @@ func (s *scenario) nodes() []corev1.Node {
 func (s *scenario) running(n int, within time.Duration) time.Duration {
 	s.t.Helper()
 	return s.eventually(within, fmt.Sprintf("%d pods run", n), func() (bool, string) {
-		count := 0
+		count, why := 0, ""
 		for _, p := range s.pods() {
 			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp.IsZero() {
 				count++
+			} else if len(p.Status.Conditions) > 0 {
+				why = fmt.Sprintf("; %s: %s", p.Name, p.Status.Conditions[0].Message)
 			}
 		}
-		return count >= n, fmt.Sprintf("%d run; hosts %v", count, s.states())
+		return count >= n, fmt.Sprintf("%d run; hosts %v%s", count, s.states(), why)
 	})
 }
 
