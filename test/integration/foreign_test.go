@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,7 +112,7 @@ func TestForeignWritesAreFound(t *testing.T) {
 	}
 	host := &v1beta1.SSHHost{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kp-plain", Name: "plain", Labels: map[string]string{hostLabel: "plain"}},
-		Spec:       v1beta1.SSHHostSpec{Address: "192.0.2.1", SSHKeySecretRef: v1beta1.SecretReference{Name: "plain"}},
+		Spec:       v1beta1.SSHHostSpec{Address: "192.0.2.1", SSHKeySecretRef: v1beta1.SecretReference{Name: "plain"}, Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")}},
 	}
 	for _, o := range []client.Object{s.class("plain"), s.pool("plain"), claim, node, unlabelled, host} {
 		s.create(o)
@@ -119,32 +120,35 @@ func TestForeignWritesAreFound(t *testing.T) {
 	t.Cleanup(func() { s.remove(unlabelled) })
 	empty := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
 	ctx := t.Context()
-	for what, write := range map[string]func() error{
-		"patch nodepools/plain":        func() error { return intruder.Patch(ctx, s.pool("plain"), empty) },
-		"patch nodepools/plain/status": func() error { return intruder.Status().Patch(ctx, s.pool("plain"), empty) },
-		"patch nodeclaims/plain":       func() error { return intruder.Patch(ctx, claim.DeepCopy(), empty) },
-		"create nodeclaims": func() error {
+	for _, each := range []struct {
+		what  string
+		write func() error
+	}{
+		{"patch nodepools/plain", func() error { return intruder.Patch(ctx, s.pool("plain"), empty) }},
+		{"patch nodepools/plain/status", func() error { return intruder.Status().Patch(ctx, s.pool("plain"), empty) }},
+		{"patch nodeclaims/plain", func() error { return intruder.Patch(ctx, claim.DeepCopy(), empty) }},
+		{"create nodeclaims", func() error {
 			c := claim.DeepCopy()
 			c.Name, c.GenerateName, c.ResourceVersion = "", "plain-", ""
 			return intruder.Create(ctx, c)
-		},
-		"patch nodes/plain":                 func() error { return intruder.Patch(ctx, node.DeepCopy(), empty) },
-		"patch nodes/plain-new":             func() error { return intruder.Patch(ctx, unlabelled.DeepCopy(), empty) },
-		"patch sshnodeclasses/plain/status": func() error { return intruder.Status().Patch(ctx, s.class("plain"), empty) },
-		"update sshhosts/plain": func() error {
+		}},
+		{"patch nodes/plain", func() error { return intruder.Patch(ctx, node.DeepCopy(), empty) }},
+		{"patch nodes/plain-new", func() error { return intruder.Patch(ctx, unlabelled.DeepCopy(), empty) }},
+		{"patch sshnodeclasses/plain/status", func() error { return intruder.Status().Patch(ctx, s.class("plain"), empty) }},
+		{"update sshhosts/plain", func() error {
 			h := host.DeepCopy()
 			h.Finalizers = []string{"a/b"}
-			h.ResourceVersion = ""
 			return intruder.Update(ctx, h)
-		},
-		"delete nodeclaims/plain": func() error { return intruder.Delete(ctx, claim.DeepCopy()) },
-		"deletecollection nodes":  func() error { return intruder.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels{"no": "body"}) },
-		"patch sshhosts/absent": func() error {
+		}},
+		{"delete nodeclaims/plain", func() error { return intruder.Delete(ctx, claim.DeepCopy()) }},
+		{"deletecollection nodes", func() error { return intruder.DeleteAllOf(ctx, &corev1.Node{}, client.MatchingLabels{"no": "body"}) }},
+		{"patch sshhosts/absent", func() error {
 			h := host.DeepCopy()
 			h.Name = "absent"
 			return client.IgnoreNotFound(intruder.Patch(ctx, h, empty))
-		},
+		}},
 	} {
+		what, write := each.what, each.write
 		began := time.Now()
 		if err := write(); err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -52,7 +54,15 @@ func rememberOwners(config *rest.Config) (*owners, error) {
 		return nil, err
 	}
 	for _, kind := range []client.Object{&v1beta1.SSHNodeClass{}, &karpv1.NodePool{}, &karpv1.NodeClaim{}, &corev1.Node{}} {
-		informer, err := watched.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		var informer cache.Informer
+		// A CRD is served some time before discovery tells of it.
+		err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			informer, err = watched.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+			if apimeta.IsNoMatchError(err) {
+				return false, nil
+			}
+			return err == nil, err
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
@@ -40,6 +42,7 @@ func favour() {
 
 func run(m *testing.M) int {
 	favour()
+	log.SetLogger(logr.Discard()) // controller-runtime's, which complains of having none
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	w, err := newWorld(ctx)
