@@ -42,9 +42,9 @@ const launch = `m="@kpssh-$2"; echo "$m shell"; unset BASH_ENV ENV; LC_ALL=C; LA
 	`command -v sudo >/dev/null 2>&1 || { echo "$m nosudo"; exit 127; }; ` +
 	`echo "$m sudo"; exec sudo -n bash --norc -c "$1" kpssh`
 
-// receive is bash's part: take exactly that many bytes (LC_ALL=C makes them bytes, and -N never reads past them), and run them
-// only if all have come.
-const receive = `LC_ALL=C; IFS= read -rN %d p || exit 74; eval "$p"`
+// receive is bash's part: take exactly that many bytes (LC_ALL=C makes them bytes, and neither -N nor -n reads past them), and run them
+// only if all have come. Bash 3 has no -N and says so before it reads; -n takes them one by one, and stops at NUL, which there is none of.
+const receive = `LC_ALL=C; IFS= read -rN %[1]d p 2>/dev/null || IFS= read -r -d "" -n %[1]d p || exit 74; eval "$p"`
 
 // errand is a script made ready to send.
 type errand struct {

@@ -4,6 +4,9 @@
 #
 # To the client it speaks in marker lines on both streams; from the client it takes lines on descriptor 7: "go", "stop", and
 # empty ones that only show that somebody is still there.
+#
+# Made for Linux, with bash 4.4 or newer. A machine without /proc, or with the bash 3.2 that macOS has, is good enough to try things
+# out: what needs more than that is in pairs, told apart by BASH_VERSINFO and by what can be read.
 
 unset -v p BASH_ENV ENV
 export LC_ALL=C LANG=C
@@ -33,10 +36,33 @@ k_clock() {
 # Fills k_live with the processes of this run: those that carry its token in their environment, their descendants, and
 # whoever shares a session with one of them. Neither a double fork nor a new session nor a cleaned environment alone is a way out.
 k_survivors() {
-	local dir pid line changed own
-	local -a vars
-	local -A parent=() session=() mark=()
+	local pid line changed own=''
+	local -a parent session mark
 	k_live=()
+	k_read_proc || k_read_ps || return 1
+	changed=1
+	while ((changed)); do
+		changed=0
+		for pid in "${!mark[@]}"; do
+			line=${session[$pid]}
+			[[ $line != "$own" ]] && k_sessions[line]=1
+		done
+		for pid in "${!parent[@]}"; do
+			[[ -n ${mark[$pid]-} ]] && continue
+			if [[ -n ${mark[${parent[$pid]}]-} || -n ${k_sessions[${session[$pid]}]-} ]]; then
+				mark[pid]=1
+				changed=1
+			fi
+		done
+	done
+	k_live=("${!mark[@]}")
+	((${#k_live[@]}))
+}
+
+# For k_survivors: every process's parent and session, a mark on those that are known to be of this run, and the own session.
+k_read_proc() {
+	local dir
+	local -a vars
 	{ IFS= read -r line </proc/self/stat; } 2>/dev/null || return 1
 	# shellcheck disable=SC2086 # split: state, parent, process group, session, ...
 	set -- ${line##*) }
@@ -46,37 +72,37 @@ k_survivors() {
 		{ IFS= read -r line <"$dir/stat"; } 2>/dev/null || continue
 		# shellcheck disable=SC2086
 		set -- ${line##*) }
-		# Neither the dead nor the kernel's own threads.
-		[[ $1 == [ZXx] || $2 == 2 ]] && continue
-		parent[$pid]=$2 session[$pid]=$4
+		# Neither the dead, which have session -1 towards the end, nor the kernel's own threads.
+		[[ $1 == [ZXx] || $2 == 2 || $4 == -* ]] && continue
+		parent[pid]=$2 session[pid]=$4
 		if [[ -n ${k_sessions[$4]-} ]]; then
-			mark[$pid]=1
+			mark[pid]=1
 		elif { mapfile -d '' -t vars <"$dir/environ"; } 2>/dev/null; then
 			for line in "${vars[@]}"; do
 				if [[ $line == "KPSSH_RUN=$k_token" ]]; then
-					mark[$pid]=1
+					mark[pid]=1
 					break
 				fi
 			done
 		fi
 	done
-	changed=1
-	while ((changed)); do
-		changed=0
-		for pid in "${!mark[@]}"; do
-			line=${session[$pid]}
-			[[ $line != "$own" ]] && k_sessions[$line]=1
-		done
-		for pid in "${!parent[@]}"; do
-			[[ -n ${mark[$pid]-} ]] && continue
-			if [[ -n ${mark[${parent[$pid]}]-} || -n ${k_sessions[${session[$pid]}]-} ]]; then
-				mark[$pid]=1
-				changed=1
-			fi
-		done
+}
+
+# The same without /proc. There is no looking into environments, and process groups take the place of sessions: what has left its
+# group, its parent and this shell all three gets away.
+k_read_ps() {
+	local above group state command
+	while read -r pid above group state command; do
+		[[ $state == [ZXx]* ]] && continue
+		parent[pid]=$above session[pid]=$group
+		[[ $pid == "${k_self:-$$}" ]] && own=$group
+		[[ " $command " == *" $k_token "* || -n ${k_sessions[$group]-} ]] && mark[pid]=1
+	done < <(ps -A -ww -o pid= -o ppid= -o pgid= -o stat= -o args= 2>/dev/null)
+	[[ -n $own ]] || return 1
+	for pid in "${!parent[@]}"; do
+		[[ ${parent[$pid]} == "$$" && ${session[$pid]} != "$own" ]] && mark[pid]=1
 	done
-	k_live=("${!mark[@]}")
-	((${#k_live[@]}))
+	return 0
 }
 
 # Ends every process of this run: politely for two seconds, so that a package manager can put its database away, then not.
@@ -99,11 +125,13 @@ k_purge() {
 	return 1
 }
 
-# Watches the client and the deadline in a process of its own. Writes why it acted, then kills for as long as the main shell
-# lives: the script may not have started yet.
+# Watches the client and the deadline in a process of its own. Writes why it acts and the sessions it knows, then kills for as long as the main shell
+# lives: the script may not have started yet. Its first word is its process ID.
 k_watch() {
 	trap '' PIPE # the main shell, which reads this one's word, may have been killed
-	local end seen left line reason=''
+	local end seen left line reason='' unread=$'\n'
+	k_self=${BASHPID:-$(exec sh -c 'echo "$PPID"')}
+	printf '%s\n' "$k_self"
 	k_clock
 	seen=$k_now end=$((k_now + k_limit))
 	while [[ -z $reason ]]; do
@@ -115,17 +143,24 @@ k_watch() {
 		elif ((left <= 0)); then
 			reason=silence
 		else
-			printf -v left '%d.%02d' $((left / 100)) $((left % 100))
+			if ((BASH_VERSINFO[0] < 4)); then
+				left=$(((left + 99) / 100))
+			else
+				printf -v left '%d.%02d' $((left / 100)) $((left % 100))
+			fi
+			line=$unread
 			if IFS= read -r -t "$left" line <&7; then
 				k_clock
 				seen=$k_now
 				[[ $line == stop ]] && reason=stop
-			elif (($? <= 128)); then
+			# Before bash 4 a time-out looks like an end of file, but for the variable, which it leaves alone.
+			elif (($? <= 128)) && [[ $line != "$unread" ]]; then
 				reason=gone
 			fi
 		fi
 	done
-	printf '%s\n' "$reason" 2>/dev/null
+	k_survivors
+	printf '%s\n' "$reason ${!k_sessions[*]}" 2>/dev/null
 	while :; do
 		k_purge
 		kill -0 $$ 2>/dev/null || break
@@ -193,10 +228,18 @@ k_store() {
 }
 
 k_main() {
-	local code reason='' line='' watch
-	local -A k_sessions=()
+	local code reason='' line='' watch between='' k_self=''
+	# shellcheck disable=SC2016 # for the other bash
+	local take='IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3'
+	local -a k_sessions
+	k_sessions=()
+	if ((BASH_VERSINFO[0] < 4)); then
+		take='IFS= read -r -d "" k_env <&3 && IFS= read -r -d "" k_body <&3'
+		between='\0'
+	fi
 	k_say begin
 	[[ -n $k_host ]] && k_claim
+	[[ -r /proc/self/stat ]] || command -v ps >/dev/null 2>&1 || k_finish 'broken /proc is not mounted'
 	command -v setsid >/dev/null 2>&1 || k_finish 'broken setsid (package util-linux) is missing'
 	k_say ready
 	# Nothing starts for a client that was cut off while this waited for the lock.
@@ -205,19 +248,22 @@ k_main() {
 		[[ $line == stop ]] && k_finish 'stopped stop'
 	done
 	exec 8< <(k_watch 2>/dev/null)
-	watch=$!
-	exec 3< <(printf '%s%s' "$k_env" "$k_body")
+	read -r watch <&8 || k_finish 'broken no process can be started'
+	# shellcheck disable=SC2059 # a format indeed
+	exec 3< <(printf "%s$between%s$between" "$k_env" "$k_body")
 	# One line, so that the line numbers in bash's messages are the script's own.
 	# shellcheck disable=SC2016 # for the other bash
 	KPSSH_RUN=$k_token setsid bash --norc -c \
-		'IFS= read -rN "$1" k_env <&3 && IFS= read -rN "$2" k_body <&3 || exit 125; exec 3<&-; set --; eval "$k_env"; unset -v k_env; set -euo pipefail; eval "unset -v k_body; $k_body"' \
-		"kpssh-$k_phase" "${#k_env}" "${#k_body}" 7<&- 8<&- 9>&-
+		"$take"' || exit 125; exec 3<&-; set --; eval "$k_env"; unset -v k_env; set -euo pipefail; eval "unset -v k_body; $k_body"' \
+		"kpssh-$k_phase" "${#k_env}" "${#k_body}" "$k_token" 7<&- 8<&- 9>&-
 	code=$?
 	exec 3<&-
 	# The watcher's word is read after it is dead, so that it cannot change its mind.
 	kill -KILL "$watch" 2>/dev/null
-	read -r reason <&8
+	read -r reason line <&8
 	if [[ -n $reason ]]; then
+		# It may have been killed while it was killing; without /proc, what is left would not be found.
+		for watch in $line; do k_sessions[watch]=1; done
 		k_purge || k_finish "stuck $reason"
 		[[ -n $k_host ]] && : >"$k_dir/run"
 		k_finish "stopped $reason"
