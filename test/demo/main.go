@@ -19,12 +19,13 @@ import (
 func main() {
 	machines := flag.Int("machines", 6, "number of simulated machines, and of pods that need one each")
 	keep := flag.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running at the end, to explore (also: KEEP=1)")
+	portable := flag.Bool("portable", false, "run the machines as on a Mac: bash 3.2, no /proc, no util-linux")
 	patience := flag.Duration("timeout", 5*time.Minute, "how long each step may take")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := demo(ctx, *machines, *keep, *patience); err != nil {
+	if err := demo(ctx, *machines, *portable, *keep, *patience); err != nil {
 		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 			fmt.Println("\ninterrupted; everything is stopped and removed")
 		} else {
@@ -34,9 +35,9 @@ func main() {
 	}
 }
 
-func demo(ctx context.Context, machines int, keep bool, patience time.Duration) error {
+func demo(ctx context.Context, machines int, portable, keep bool, patience time.Duration) error {
 	begin := time.Now()
-	s, err := setStage(ctx, machines)
+	s, err := setStage(ctx, machines, portable)
 	if err != nil {
 		return err
 	}

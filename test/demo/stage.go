@@ -27,7 +27,7 @@ type stage struct {
 }
 
 // setStage starts a control plane, machines and a controller, and applies the examples.
-func setStage(ctx context.Context, machines int) (_ *stage, err error) {
+func setStage(ctx context.Context, machines int, portable bool) (_ *stage, err error) {
 	s := &stage{}
 	defer func() {
 		if err != nil {
@@ -58,7 +58,7 @@ func setStage(ctx context.Context, machines int) (_ *stage, err error) {
 	if err := s.prepareCluster(ctx); err != nil {
 		return nil, err
 	}
-	if s.fleet, err = sim.NewFleet(ctx, sim.Options{Config: s.cp.RESTConfig(), Log: os.Stderr}); err != nil {
+	if s.fleet, err = sim.NewFleet(ctx, sim.Options{Config: s.cp.RESTConfig(), Log: os.Stderr, Portable: portable}); err != nil {
 		return nil, err
 	}
 	if err := s.applyExamples(ctx, machines); err != nil {

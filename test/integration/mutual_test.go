@@ -33,7 +33,7 @@ const (
 // a couple. Without turns they do, which is the test of the test.
 func TestTurnsPreventMutualConsolidation(t *testing.T) {
 	t.Run("without turns both nodes go", func(t *testing.T) {
-		binary, err := lab.BuildCommand(t.Context(), "./test/integration/withoutturns")
+		binary, err := lab.Build(t.Context(), "test/integration/withoutturns")
 		if err != nil {
 			t.Fatal(err)
 		}

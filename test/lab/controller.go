@@ -11,14 +11,12 @@ import (
 	"strconv"
 )
 
-// BuildController compiles cmd/controller of the working tree and returns the binary's path, in the user's cache directory: where it
-// is current, nothing is linked again.
-func BuildController(ctx context.Context) (string, error) {
-	return BuildCommand(ctx, "./cmd/controller")
-}
+// BuildController compiles cmd/controller of the working tree and returns the binary's path.
+func BuildController(ctx context.Context) (string, error) { return Build(ctx, "cmd/controller") }
 
-// BuildCommand is BuildController for any command of the working tree, named by its directory.
-func BuildCommand(ctx context.Context, command string) (string, error) {
+// Build compiles a command of the working tree, named by its directory, and returns the binary's path, in the user's cache directory:
+// where it is current, nothing is linked again.
+func Build(ctx context.Context, directory string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -29,7 +27,8 @@ func BuildCommand(ctx context.Context, command string) (string, error) {
 	}
 	// Working trees do not share one, and processes that share a working tree build it one after the other.
 	sum := sha256.Sum256([]byte(root))
-	dir := filepath.Join(cache, "controller-"+hex.EncodeToString(sum[:6]))
+	name := filepath.Base(directory)
+	dir := filepath.Join(cache, name+"-"+hex.EncodeToString(sum[:6]))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -38,8 +37,8 @@ func BuildCommand(ctx context.Context, command string) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	binary := filepath.Join(dir, filepath.Base(command))
-	args := append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, command)...)
+	binary := filepath.Join(dir, name)
+	args := append([]string{"build", "-ldflags=-s -w", "-o", binary}, append(buildFlags, "./"+directory)...)
 	cmd := goCommand(ctx, root, args...)
 	remove, err := workIn(cmd)
 	if err != nil {
@@ -50,7 +49,7 @@ func BuildCommand(ctx context.Context, command string) (string, error) {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", fmt.Errorf("building %s: %w\n%s", command, err, bytes.TrimSpace(output))
+		return "", fmt.Errorf("building %s: %w\n%s", directory, err, bytes.TrimSpace(output))
 	}
 	return binary, nil
 }

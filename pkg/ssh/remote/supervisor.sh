@@ -130,7 +130,8 @@ k_purge() {
 k_watch() {
 	trap '' PIPE # the main shell, which reads this one's word, may have been killed
 	local end seen left line reason='' unread=$'\n'
-	k_self=${BASHPID:-$(exec sh -c 'echo "$PPID"')}
+	k_self=${BASHPID-}
+	[[ -n $k_self ]] || k_self=$(exec sh -c 'echo "$PPID"')
 	printf '%s\n' "$k_self"
 	k_clock
 	seen=$k_now end=$((k_now + k_limit))

@@ -47,8 +47,8 @@ func TestFaultsLookLikeThemselves(t *testing.T) {
 			reason: "DialFailed", text: "refused",
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			fleet := newFleet(t, sim.Options{})
+		withAndWithoutLinux(t, test.name, func(t *testing.T, opts sim.Options) {
+			fleet := newFleet(t, opts)
 			m := add(t, fleet, sim.Spec{Name: "m"})[0]
 			if err := test.make(m); err != nil {
 				t.Fatal(err)
@@ -116,7 +116,11 @@ func TestATarpitKeepsTheConnectionOpen(t *testing.T) {
 }
 
 func TestAPowerCutEndsEveryProcessAndKeepsTheDisk(t *testing.T) {
-	fleet := newFleet(t, sim.Options{})
+	withAndWithoutLinux(t, "power cut", aPowerCutEndsEveryProcess)
+}
+
+func aPowerCutEndsEveryProcess(t *testing.T, opts sim.Options) {
+	fleet := newFleet(t, opts)
 	m := add(t, fleet, sim.Spec{Name: "m"})[0]
 	beat := filepath.Join(m.Root(), "beat")
 	ended := make(chan error, 1)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -35,21 +36,26 @@ type Options struct {
 	// ReadyDelay passes between registration and Ready, PodStartDelay between a pod's binding and Running, PodStopDelay between
 	// a pod's deletion and its end. Default: none.
 	ReadyDelay, PodStartDelay, PodStopDelay time.Duration
+	// Portable makes machines do without what a Mac lacks also where it is there: /proc, util-linux, and a bash newer than 3.2.
+	// Elsewhere than on Linux they always do.
+	Portable bool
 }
 
 // Fleet is a number of machines that one login key opens. Its methods may be called from any goroutine.
 type Fleet struct {
-	opts    Options
-	dir     string
-	remove  func() error
-	bin     string
-	bash    string
-	token   string
-	version string
-	control *control
-	watches *kubelet.Watches
-	ports   lab.Ports
-	cancel  context.CancelFunc
+	opts   Options
+	dir    string
+	remove func() error
+	bin    string
+	bash   string
+	// portable is Options.Portable, decided.
+	portable bool
+	token    string
+	version  string
+	control  *control
+	watches  *kubelet.Watches
+	ports    lab.Ports
+	cancel   context.CancelFunc
 
 	loginKey    ssh.Signer
 	loginKeyPEM []byte
@@ -67,7 +73,7 @@ func NewFleet(ctx context.Context, opts Options) (_ *Fleet, err error) {
 	if opts.Heartbeat == 0 {
 		opts.Heartbeat = 4 * time.Second
 	}
-	f := &Fleet{opts: opts, machines: map[string]*Machine{}}
+	f := &Fleet{opts: opts, machines: map[string]*Machine{}, portable: opts.Portable || runtime.GOOS != "linux"}
 	background, cancel := background()
 	f.cancel = cancel
 	defer func() {
@@ -94,6 +100,9 @@ func NewFleet(ctx context.Context, opts Options) (_ *Fleet, err error) {
 		return nil, err
 	}
 	if err := installStandIns(f.bin, f.bash); err != nil {
+		return nil, err
+	}
+	if err := installUtilLinux(ctx, f.bin, f.portable); err != nil {
 		return nil, err
 	}
 	if f.control, err = listenControl(f); err != nil {
@@ -199,7 +208,7 @@ func (f *Fleet) Close() {
 	}
 	off.Wait()
 	if f.token != "" {
-		killProcesses("SIM_RUN=" + f.token + "/")
+		f.killProcesses(nil)
 	}
 	for _, m := range f.Machines() {
 		off.Go(m.killCommands)

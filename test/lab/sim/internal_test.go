@@ -3,42 +3,42 @@ package sim
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
 
-func TestPathsAreReplacedWithoutChangingTheLength(t *testing.T) {
-	input := "cat /proc/meminfo; cat </proc/sys/kernel/random/boot_id; ls /proc /pro /proc/mem\n/"
-	want := `cat "$` + memInfoVariable + `"; cat <"$` + bootIDVariable + `"; ls /proc /pro /proc/mem` + "\n/"
-	if len(want) != len(input) {
-		t.Fatalf("%d bytes became %d", len(input), len(want))
-	}
-	for name, reader := range map[string]io.Reader{
-		"whole":        strings.NewReader(input),
-		"byte by byte": iotest.OneByteReader(strings.NewReader(input)),
-		"halves":       iotest.HalfReader(strings.NewReader(input)),
-	} {
-		got, err := io.ReadAll(&replacer{source: reader})
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v", name, got, err)
+// Senders announce how much they send.
+func TestReplacedPathsKeepTheirLength(t *testing.T) {
+	for _, r := range replacements {
+		if len(r.Old) != len(r.New) {
+			t.Errorf("%s becomes %s", r.Old, r.New)
 		}
 	}
 }
 
-// What is sent is a conversation: a line must not wait for the next one.
-func TestALineIsPassedOnAtOnce(t *testing.T) {
-	reader, writer := io.Pipe()
-	defer writer.Close()
-	go func() { _, _ = writer.Write([]byte("go\n")) }()
-	buffer := make([]byte, 10)
-	n, err := (&replacer{source: reader}).Read(buffer)
-	if err != nil || string(buffer[:n]) != "go\n" {
-		t.Errorf("%q, %v", buffer[:n], err)
+// What a power cut must reach where environments are not shown: children, their children, what left its parent but not its group,
+// and nobody else.
+func TestProcessesOfACommandAreFoundWithoutTheirEnvironment(t *testing.T) {
+	all := parseProcesses(strings.Join([]string{
+		"    1     0     1 Ss", "  100     1   100 Ss", // the lab
+		"  200   100   200 Ss", "  201   200   200 S+", // a command, its child
+		"  210   201   210 Ss", "  211     1   210 T", // the script in a session of its own, an orphan of its group
+		"  220   210   220 S", "  221   220   210 Z", // another group, a zombie
+		"  300   100   300 Ss", "  301   300   300 R", // another machine's
+		"  garbage",
+	}, "\n"))
+	if got, want := descendants(all, []int{200}), []int{200, 201, 210, 211, 220}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := descendants(all, nil); len(got) != 0 {
+		t.Errorf("without commands: %v", got)
 	}
 }
 
@@ -135,6 +135,36 @@ func TestTheProfileIsSound(t *testing.T) {
 		}
 		if output, err := exec.Command(bash, "-n", "-c", script).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, output)
+		}
+	}
+}
+
+// The simulated machines of the demo have whatever bash their computer has; macOS has 3.2.
+func TestNoScriptOfASimulatedMachineNeedsANewBash(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe, err := os.ReadFile(filepath.Join(root, "pkg/controllers/probe/probe.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts := Profile().Spec.Scripts
+	all := map[string]string{"probe": string(probe), "install": scripts.Install, "join": scripts.Join, "leave": scripts.Leave}
+	entries, err := standIns.ReadDir("bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		content, err := standIns.ReadFile("bin/" + entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[entry.Name()] = string(content)
+	}
+	for name, script := range all {
+		if lines := sshtest.NewerThanBash3(script); len(lines) > 0 {
+			t.Errorf("%s: bash 3.2 does not understand\n%s", name, strings.Join(lines, "\n"))
 		}
 	}
 }

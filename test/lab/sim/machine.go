@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -38,6 +39,7 @@ type Machine struct {
 	closing     sync.WaitGroup
 	stall       sshtest.Stage
 	past        Counters // of the servers before this one
+	commands    map[*exec.Cmd]bool
 	runs        map[string]int
 	misfortunes map[string]string
 }
@@ -45,7 +47,7 @@ type Machine struct {
 func newMachine(f *Fleet, spec Spec, root string, port int) (*Machine, error) {
 	m := &Machine{
 		fleet: f, spec: spec, root: root, port: port, id: string(uuid.NewUUID()),
-		runs: map[string]int{}, misfortunes: map[string]string{},
+		commands: map[*exec.Cmd]bool{}, runs: map[string]int{}, misfortunes: map[string]string{},
 	}
 	m.services = newServices(filepath.Join(root, "etc/systemd/system"), m.runService)
 	var err error
@@ -150,10 +152,10 @@ func (m *Machine) killCommands() {
 		close(ended)
 	}()
 	for {
-		killProcesses(m.marker())
+		m.fleet.killProcesses(m)
 		select {
 		case <-ended:
-			killProcesses(m.marker())
+			m.fleet.killProcesses(m)
 			return
 		case <-time.After(20 * time.Millisecond):
 		}

@@ -2,29 +2,30 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
 
 //go:embed bin
 var standIns embed.FS
 
-// installStandIns writes the stand-ins that all machines share into dir. Those in bin/missing are for systems that lack the
-// real program; a real machine has it.
+// installStandIns writes the stand-ins that all machines share into dir.
 func installStandIns(dir, bash string) error {
 	return fs.WalkDir(standIns, "bin", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
-		}
-		if filepath.Base(filepath.Dir(path)) == "missing" {
-			if _, err := exec.LookPath(entry.Name()); err == nil {
-				return nil
-			}
 		}
 		content, err := standIns.ReadFile(path)
 		if err != nil {
@@ -36,14 +37,36 @@ func installStandIns(dir, bash string) error {
 	})
 }
 
-// findBash insists on what the remote half of the transport needs. macOS ships 3.2 of 2007.
+// installUtilLinux puts flock and setsid into dir if they are missing, or if it must.
+func installUtilLinux(ctx context.Context, dir string, must bool) error {
+	_, flockErr := exec.LookPath("flock")
+	_, setsidErr := exec.LookPath("setsid")
+	if !must && flockErr == nil && setsidErr == nil {
+		return nil
+	}
+	binary, err := lab.Build(ctx, "test/lab/sim/utillinux")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Symlink(binary, filepath.Join(dir, "flock")), os.Symlink(binary, filepath.Join(dir, "setsid")))
+}
+
+// replacements is what changes in everything that is sent to a machine.
+func (f *Fleet) replacements() []sshtest.Replacement {
+	if f.portable && runtime.GOOS == "linux" {
+		return slices.Concat(replacements, sshtest.Bash3WithoutProc)
+	}
+	return replacements
+}
+
+// findBash insists on what the remote half of the transport needs at least: what macOS ships.
 func findBash() (string, error) {
 	path, err := exec.LookPath("bash")
 	if err != nil {
 		return "", fmt.Errorf("simulated machines run their scripts with bash: %w", err)
 	}
-	if err := exec.Command(path, "-c", "((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))").Run(); err != nil {
-		return "", fmt.Errorf("%s is older than bash 4.4, which simulated machines need (on macOS: brew install bash)", path)
+	if err := exec.Command(path, "-c", "((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 302))").Run(); err != nil {
+		return "", fmt.Errorf("%s is older than bash 3.2, which simulated machines need", path)
 	}
 	return path, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -77,6 +78,13 @@ func newFleet(t *testing.T, opts sim.Options) *sim.Fleet {
 	}
 	t.Cleanup(fleet.Close)
 	return fleet
+}
+
+// withAndWithoutLinux runs a test with what this computer has, and as on a Mac.
+func withAndWithoutLinux(t *testing.T, name string, test func(*testing.T, sim.Options)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { test(t, sim.Options{}) })
+	t.Run(name+", as on a Mac", func(t *testing.T) { test(t, sim.Options{Portable: true}) })
 }
 
 func add(t *testing.T, fleet *sim.Fleet, specs ...sim.Spec) []*sim.Machine {
@@ -204,6 +212,20 @@ func eventually(t *testing.T, check func() (missing string)) {
 	}
 }
 
+// What people without Linux see in the demo.
+func TestAMachineJoinsAndLeavesOnAMac(t *testing.T) {
+	c := newCluster(t, sim.Options{Heartbeat: time.Second, Portable: true})
+	m := add(t, c.fleet, sim.Spec{Name: "mac"})[0]
+	c.join(m, "node-mac")
+	c.node("node-mac", ready(corev1.ConditionTrue))
+	if err := c.phase(m, "leave", nil); err != nil {
+		t.Fatal(err)
+	}
+	if m.KubeletActive() {
+		t.Error("the kubelet runs after leave")
+	}
+}
+
 func TestAMachineJoinsServesPodsAndLeaves(t *testing.T) {
 	c := newCluster(t, sim.Options{Heartbeat: time.Second})
 	ctx := t.Context()
@@ -324,13 +346,18 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 }
 
 func TestCommandsSeeTheMachineAndNotTheLab(t *testing.T) {
+	withAndWithoutLinux(t, "probe", commandsSeeTheMachine)
+}
+
+func commandsSeeTheMachine(t *testing.T, opts sim.Options) {
 	t.Setenv("KUBECONFIG", "/of/the/lab")
-	fleet := newFleet(t, sim.Options{})
+	fleet := newFleet(t, opts)
 	m := add(t, fleet, sim.Spec{Name: "m3", CPU: 7, Arch: "arm64", ClockSkew: 3600})[0]
 	result, err := run(t.Context(), fleet, m, ssh.Script{Phase: "probe", Body: `
 		nproc; uname -m; echo "${KUBECONFIG-none}"; systemctl is-active kubelet || true
 		while read -r key value _; do [ "$key" = MemTotal: ] && echo "$value"; done </proc/meminfo || true
-		cat /proc/sys/kernel/random/boot_id | wc -c; date +%s`})
+		cat /proc/sys/kernel/random/boot_id | wc -c; date +%s
+		command -v flock >&2; ls /proc/self/stat >&2 || true`})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,5 +369,11 @@ func TestCommandsSeeTheMachineAndNotTheLab(t *testing.T) {
 	var seconds int64
 	if _, err := fmt.Sscan(lines[len(want)], &seconds); err != nil || seconds < time.Now().Unix()+3500 {
 		t.Errorf("the clock is not an hour ahead: %q (%v)", lines[len(want)], err)
+	}
+	// Or the tests that run as on a Mac would prove nothing.
+	tools := result.Stderr.String()
+	portable := opts.Portable || runtime.GOOS != "linux"
+	if portable != strings.Contains(tools, "/kpssh-sim-") || portable != strings.Contains(tools, "No such file") {
+		t.Errorf("flock, and whether there is /proc: %s", tools)
 	}
 }
