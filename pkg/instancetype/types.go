@@ -159,21 +159,29 @@ func (in Inputs) build(name string, shape Shape, zones []Zone, backsClaims bool)
 
 // requirements are the labels that a node of the type will carry, and those that it will not.
 func (in Inputs) requirements(name string, shape Shape, zones []string) scheduling.Requirements {
-	// A label that a type does not mention counts as satisfied, and the pod that asked for it would get node after node in vain.
-	region := scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpDoesNotExist)
-	if in.Region != "" {
-		region = scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, in.Region)
-	}
-	return scheduling.NewRequirements(
+	requirements := Everywhere(in.Instance, in.Region)
+	requirements.Add(
 		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name),
 		scheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, shape.Arch),
-		scheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, string(corev1.Linux)),
 		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, zones...),
+		scheduling.NewRequirement(v1beta1.HostClassLabel, corev1.NodeSelectorOpIn, shape.HostClass),
+	)
+	return requirements
+}
+
+// Everywhere is what all types of an instance have in common, whatever its hosts are. Region is that of Inputs.
+func Everywhere(instance, region string) scheduling.Requirements {
+	// A label that a type does not mention counts as satisfied, and the pod that asked for it would get node after node in vain.
+	in := scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpDoesNotExist)
+	if region != "" {
+		in = scheduling.NewRequirement(corev1.LabelTopologyRegion, corev1.NodeSelectorOpIn, region)
+	}
+	return scheduling.NewRequirements(
+		scheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, string(corev1.Linux)),
 		scheduling.NewRequirement(corev1.LabelWindowsBuild, corev1.NodeSelectorOpDoesNotExist),
 		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand),
-		scheduling.NewRequirement(v1beta1.InstanceLabel, corev1.NodeSelectorOpIn, in.Instance),
-		scheduling.NewRequirement(v1beta1.HostClassLabel, corev1.NodeSelectorOpIn, shape.HostClass),
-		region,
+		scheduling.NewRequirement(v1beta1.InstanceLabel, corev1.NodeSelectorOpIn, instance),
+		in,
 	)
 }
 

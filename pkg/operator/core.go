@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	metricspod "sigs.k8s.io/karpenter/pkg/controllers/metrics/pod"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
@@ -28,12 +29,13 @@ func (ungated) Admit(context.Context) error { return nil }
 // that we expect and do not find means that core has changed, and is an error.
 //
 //   - disruption: takes turns with the other instances.
+//   - pending Pods: those that this instance is not shown do not wake the provisioner.
 //   - Pod metrics: of own nodes' pods, and of pending ones that this instance is shown.
 //   - Node conditions, as events and metrics: of own Nodes.
 //
 // Without turns, disruption is left as it is too. Core's Node metrics cannot be divided before they are computed; metrics.OwnNodes does it when they are read.
-func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluster, observed bool) ([]controller.Controller, error) {
-	missing := map[string]bool{"disruption": true}
+func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluster, hidden func(*corev1.Pod) bool, observed bool) ([]controller.Controller, error) {
+	missing := map[string]bool{"disruption": true, "pending Pods": true}
 	if observed {
 		missing["metrics of Pods"], missing["status of Nodes"] = true, true
 	}
@@ -47,6 +49,9 @@ func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluste
 			} else {
 				adapted = append(adapted, turn.NewController(turns, c, cluster))
 			}
+		case *provisioning.PodController:
+			delete(missing, "pending Pods")
+			adapted = append(adapted, newPodTrigger(c, hidden))
 		case *metricspod.Controller:
 			delete(missing, "metrics of Pods")
 			adapted = append(adapted, ownership.NewReporter("metrics.pod", &corev1.Pod{}, c, 1))

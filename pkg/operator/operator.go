@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/arbitration"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/cloudprovider"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/join"
@@ -91,7 +92,11 @@ func Run(s Settings) error {
 	if err := standBy(coreCtx, op, s, leases); err != nil {
 		return err
 	}
-	if err := assemble(starting, coreCtx, op, s, classes, seam); err != nil {
+	overview, err := arbitration.Watch(ctx, config)
+	if err != nil {
+		return err
+	}
+	if err := assemble(starting, coreCtx, op, s, classes, seam, overview); err != nil {
 		return err
 	}
 	running, finish := context.WithCancel(coreCtx)
@@ -141,7 +146,7 @@ func scopeCaches(o *ctrl.Options, id ownership.Identity) {
 }
 
 // assemble adds every controller to the manager.
-func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, classes *ownership.Classes, seam *ownership.Seam) error {
+func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, classes *ownership.Classes, seam *ownership.Seam, overview *arbitration.Overview) error {
 	live := op.GetAPIReader()
 	clusterUID, err := bootstrap.ClusterUID(starting, live)
 	if err != nil {
@@ -166,6 +171,11 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := op.Add(everyReplica(seam.Follow)); err != nil {
 		return err
 	}
+	if err := op.Add(everyReplica(overview.Start)); err != nil {
+		return err
+	}
+	pending := arbitration.NewFilter(s.Instance, overview, arbitration.TypesOf(provider.GetInstanceTypes), op.Clock)
+	seam.FilterPending(pending)
 	var turns *turn.Turn
 	seam.TakeTurns(ungated{})
 	if !s.WithoutTurns {
@@ -173,7 +183,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		seam.TakeTurns(turns)
 	}
 	core, err := adapt(controllers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder, overlaid, decorated, cluster, op.InstanceTypeStore),
-		turns, cluster, !options.FromContext(ctx).DisableClusterStateObservability)
+		turns, cluster, pending.Hidden, !options.FromContext(ctx).DisableClusterStateObservability)
 	if err != nil {
 		return err
 	}

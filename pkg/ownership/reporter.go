@@ -64,10 +64,10 @@ func (c *guardedClient) reportable(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-// ownPod: on an own Node, or on none yet.
+// ownPod: on an own Node, or on none yet and not somebody else's affair.
 func (c *guardedClient) ownPod(ctx context.Context, p *corev1.Pod) bool {
 	if p.Spec.NodeName == "" {
-		return true
+		return c.seam.pending == nil || !c.seam.pending.Hidden(p)
 	}
 	node := &corev1.Node{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, node); err != nil {

@@ -32,6 +32,8 @@ type Seam struct {
 	guard   *guard
 	// turn is asked before a voluntary disruption begins; see TakeTurns.
 	turn Gate
+	// pending is what core sees of the pending pods; nil for all.
+	pending PodFilter
 
 	managers  atomic.Int32 // how often core asked for a manager
 	following sync.Mutex
