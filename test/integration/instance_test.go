@@ -43,6 +43,12 @@ func (w *world) newInstance(t *testing.T, name, namespace string, env ...string)
 	if err := lab.EnsureNamespace(t.Context(), w.clientset, namespace); err != nil {
 		t.Fatal(err)
 	}
+	if !slices.Contains(w.instances, name) {
+		w.instances = append(w.instances, name) // each has a group of bootstrap tokens
+		if err := w.cp.InstallBootstrap(t.Context(), w.instances...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w.owners.own(namespace, name)
 	i := &instance{world: w, name: name, namespace: namespace, env: env}
 	t.Cleanup(func() { i.end(t) })

@@ -25,6 +25,7 @@ type world struct {
 	clientset kubernetes.Interface
 	binary    string
 	owners    *owners
+	instances []string // that may make machines join
 	addresses atomic.Uint32
 }
 
