@@ -38,6 +38,6 @@ if ((${#together[@]} > 0)); then
   gotestsum --format pkgname-and-test-fails -- -p 1 -count=1 -timeout 20m ${RUN:+-run "$RUN"} "${together[@]}"
 fi
 if ((${#alone[@]} > 0)); then
-  section "integration tests: one controller, a control plane, simulated machines"
+  section "integration tests: controllers, a control plane, simulated machines"
   gotestsum --format standard-verbose -- -count=1 -timeout 25m ${RUN:+-run "$RUN"} "${alone[@]}"
 fi

@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,8 +62,73 @@ func (p *pair) handOverOfAMachine() {
 	s.deleteClaims()
 	s.available(s.instance)
 
-	p.oneAtATime(machine)
+	s.contest(p.a, p.b)
+
+	scripts, probes, problems := scriptsOf(machine.Journal())
+	order, users := []string{}, map[string]bool{}
+	for _, each := range scripts {
+		order = append(order, each.user+" "+each.phase)
+		users[each.user] = true
+	}
+	p.Logf("on the machine: %s; %d probes of the other instance meanwhile", strings.Join(order, ", "), probes)
+	for _, problem := range problems {
+		p.Error(problem)
+	}
+	if len(users) != 2 || len(scripts) < 8 {
+		p.Errorf("the journal shows too little: %v", order)
+	}
 	p.noForeignWrites(began)
+}
+
+// contest has both instances want the machine at the same time, each with a class and a pod of its own. The machine decides: one joins
+// it, the other says whose it is.
+func (s *scenario) contest(others ...*scenario) {
+	s.t.Helper()
+	rivals := []*scenario{}
+	for _, other := range others {
+		rival := *s
+		rival.instance = other.instance
+		name := "both-" + other.instance.name
+		rival.create(rival.class(name))
+		rival.create(rival.pool(name))
+		s.t.Cleanup(func() { rival.purgePool(rival.ctx(), name) })
+		rivals = append(rivals, &rival)
+	}
+	for _, r := range rivals {
+		r.pod("contest-"+r.instance.name, podIn("both-"+r.instance.name))
+	}
+	s.running(1, 2*time.Minute)
+	var winner, loser *scenario
+	s.eventually(time.Minute, "one host is in use, and the other says whose the machine is", func() (bool, string) {
+		first, second := rivals[0].hosts()[0], rivals[1].hosts()[0]
+		winner, loser = rivals[0], rivals[1]
+		if second.Status.State == v1beta1.HostInUse {
+			first, second, winner, loser = second, first, loser, winner
+		}
+		ready := apimeta.FindStatusCondition(second.Status.Conditions, v1beta1.ConditionReady)
+		return first.Status.State == v1beta1.HostInUse && ready != nil && ready.Reason == v1beta1.ReasonHostOwnedElsewhere &&
+			strings.Contains(ready.Message, "instance="+winner.instance.name), fmt.Sprint(first.Status.State, second.Status.State, ready)
+	})
+	s.t.Logf("%s has the machine, %s says so", winner.instance.name, loser.instance.name)
+	s.remove(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: "contest-" + winner.instance.name}})
+	for _, c := range winner.claimsOf("both-" + winner.instance.name) {
+		s.remove(&c)
+	}
+	took := s.eventually(2*time.Minute, "the other has the machine", func() (bool, string) {
+		state := loser.hosts()[0].Status.State
+		return state == v1beta1.HostInUse, fmt.Sprint(winner.hosts()[0].Status.State, state)
+	})
+	s.t.Logf("%.1fs after the winner's pod was deleted %s has it", took.Seconds(), loser.instance.name)
+	loser.running(1, time.Minute)
+	s.deletePods()
+	for _, r := range rivals {
+		for _, c := range r.claimsOf("both-" + r.instance.name) {
+			r.remove(&c)
+		}
+	}
+	for _, r := range rivals {
+		r.available(r.instance)
+	}
 }
 
 // instanceIsFixed: the API server refuses an edit of spec.instance, by whatever way, and says what to do instead.
@@ -100,27 +169,31 @@ func (s *scenario) available(owners ...*instance) {
 
 // script is a phase's run on a machine.
 type script struct {
-	phase, user string
-	began       time.Time
-	ended       time.Time
+	phase, user  string
+	began, ended time.Time
 }
 
-// oneAtATime judges a machine's journal.
-func (p *pair) oneAtATime(m *sim.Machine) {
-	p.Helper()
-	var scripts []script
-	looks := 0 // sessions of the other instance while a script runs: probes, which change nothing
-	for _, e := range m.Journal() {
+// scriptsOf are the phases of a machine's journal, and how many sessions of another user began meanwhile: probes, which change nothing.
+// problems are scripts of two users at once (S3), and any script of one while the other has joined (S4).
+func scriptsOf(journal []sim.Entry) (scripts []script, probes int, problems []string) {
+	joined := ""
+	for _, e := range journal {
 		running := slices.IndexFunc(scripts, func(s script) bool { return s.ended.IsZero() })
 		switch e.Kind {
 		case sim.EntryPhase:
 			if running >= 0 && scripts[running].user != e.User {
-				p.Errorf("S3: %s of %s began while %s of %s ran", e.Detail, e.User, scripts[running].phase, scripts[running].user)
+				problems = append(problems, fmt.Sprintf("S3: %s of %s began while %s of %s ran", e.Detail, e.User, scripts[running].phase, scripts[running].user))
+			}
+			if joined != "" && joined != e.User {
+				problems = append(problems, fmt.Sprintf("S4: %s of %s before %s left", e.Detail, e.User, joined))
+			}
+			if joined = e.User; e.Detail == "leave" {
+				joined = ""
 			}
 			scripts = append(scripts, script{phase: e.Detail, user: e.User, began: e.Time})
 		case sim.EntrySessionBegin:
 			if running >= 0 && scripts[running].user != e.Detail {
-				looks++
+				probes++
 			}
 		case sim.EntrySessionEnd:
 			for i := range scripts {
@@ -130,21 +203,37 @@ func (p *pair) oneAtATime(m *sim.Machine) {
 			}
 		}
 	}
-	joined, order, users := "", []string{}, map[string]bool{}
-	for _, s := range scripts {
-		order = append(order, s.user+" "+s.phase)
-		users[s.user] = true
-		switch {
-		case joined != "" && joined != s.user:
-			p.Errorf("S4: %s of %s before %s left", s.phase, s.user, joined)
-		case s.phase == "leave":
-			joined = ""
-		default:
-			joined = s.user
+	return scripts, probes, problems
+}
+
+// The test of the test.
+func TestOverlapsAreFound(t *testing.T) {
+	begin, end := sim.EntrySessionBegin, sim.EntrySessionEnd
+	journal := func(steps ...string) (entries []sim.Entry) {
+		for i, step := range steps {
+			kind, rest, _ := strings.Cut(step, " ")
+			e := sim.Entry{Kind: kind, Detail: rest, Time: time.Unix(int64(i), 0)}
+			if kind == sim.EntryPhase {
+				e.Detail, e.User, _ = strings.Cut(rest, " ")
+			}
+			entries = append(entries, e)
 		}
+		return entries
 	}
-	p.Logf("on the machine: %s; %d probes of the other instance meanwhile", strings.Join(order, ", "), looks)
-	if len(users) != 2 || len(scripts) < 8 {
-		p.Errorf("the journal shows too little: %v", order)
+	for name, test := range map[string]struct {
+		steps []string
+		probe int
+		want  []string
+	}{
+		"in turn":                  {[]string{begin + " a", "phase join a", end + " a", begin + " a", "phase leave a", end + " a", begin + " b", "phase join b", end + " b"}, 0, nil},
+		"a probe meanwhile":        {[]string{begin + " a", "phase join a", begin + " b", end + " b", end + " a"}, 1, nil},
+		"a script meanwhile":       {[]string{begin + " a", "phase leave a", begin + " b", "phase join b", end + " b", end + " a"}, 1, []string{"S3: join of b began while leave of a ran"}},
+		"a join before the leave":  {[]string{begin + " a", "phase join a", end + " a", begin + " b", "phase install b", end + " b"}, 0, []string{"S4: install of b before a left"}},
+		"a leave after a new join": {[]string{begin + " a", "phase join a", end + " a", begin + " b", "phase leave b", end + " b"}, 0, []string{"S4: leave of b before a left"}},
+	} {
+		_, probes, problems := scriptsOf(journal(test.steps...))
+		if probes != test.probe || !slices.Equal(problems, test.want) {
+			t.Errorf("%s: %d probes, %q; want %d, %q", name, probes, problems, test.probe, test.want)
+		}
 	}
 }
