@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -21,6 +22,9 @@ import (
 type gate struct {
 	// Kubeconfig that leads through the gate.
 	Kubeconfig string
+
+	// hold is called with each request before it goes on, and may block it.
+	hold atomic.Pointer[func(*http.Request)]
 
 	mu     sync.Mutex
 	armed  bool
@@ -42,7 +46,12 @@ func newGate(t *testing.T, config *rest.Config) *gate {
 	}
 	g := &gate{}
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(server)
+			if hold := g.hold.Load(); hold != nil {
+				(*hold)(r.Out)
+			}
+		},
 		Transport:     transport,
 		FlushInterval: -1, // watches
 		ModifyResponse: func(r *http.Response) error {

@@ -3,7 +3,9 @@ package integration
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
 )
@@ -22,23 +25,20 @@ const (
 	// couples are nodes, one of each segment, whose pods fit on either. Several at once make more of a round than one.
 	couples = 4
 	// turnRounds times couples are the 20 chances that a wrong consolidation gets.
-	turnRounds    = 5
-	controlRounds = 2
-	// phase is longer than core's disruption loop waits between two runs: the loops of two processes that were stopped for that long run at the
-	// same moment when both go on.
-	phase = 11 * time.Second
+	turnRounds = 5
 )
 
-// Two instances whose disruption loops run at the same moment, each able to move its pods onto the other's node, never delete both nodes of
-// a couple. Without turns they do, which is the test of the test.
+// Two instances that consolidate at the same moment, each able to move its pods onto the other's node, never delete both nodes of a couple.
+// Without turns they do, which is the test of the test.
 func TestTurnsPreventMutualConsolidation(t *testing.T) {
 	t.Run("without turns both nodes go", func(t *testing.T) {
 		binary, err := lab.Build(t.Context(), "test/integration/withoutturns")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if both := newCouples(t, "solo", binary).play(controlRounds); both == 0 {
-			t.Errorf("in %d chances no couple lost both nodes: the test does not provoke what turns prevent", couples*controlRounds)
+		c := newCouples(t, "solo", binary)
+		if both := c.play(1); both == 0 {
+			t.Errorf("in %d chances no couple lost both nodes (%d writes met): the test does not provoke what turns prevent", couples, c.meeting.met)
 		}
 	})
 	t.Run("with turns never", func(t *testing.T) {
@@ -46,22 +46,28 @@ func TestTurnsPreventMutualConsolidation(t *testing.T) {
 		if both := c.play(turnRounds); both > 0 {
 			t.Errorf("%d couples lost both nodes in %d chances", both, couples*turnRounds)
 		}
-		for _, s := range []*scenario{c.a, c.b} {
-			t.Logf("%s: %.0f turns taken, %.0f writes refused, waited %.1fs in all", s.instance.name, s.metric("kpssh_disruption_turns_total"),
-				s.metric("kpssh_disruption_turn_refusals_total"), s.metric("kpssh_disruption_turn_wait_seconds_sum"))
+		if c.meeting.met > 0 {
+			t.Errorf("%d times both instances began a disruption at the same moment", c.meeting.met)
 		}
+		for _, s := range []*scenario{c.a, c.b} {
+			t.Logf("%s: %.0f turns taken, %.0f writes refused", s.instance.name, s.metric("kpssh_disruption_turns_total"), s.metric("kpssh_disruption_turn_refusals_total"))
+		}
+		c.suspendedHolder()
 	})
 }
 
 // coupled are two instances, with one machine of each couple each.
 type coupled struct {
 	*testing.T
-	a, b *scenario
+	a, b    *scenario
+	meeting *meeting
+	gates   map[string]*gate // by scenario
 }
 
 func newCouples(t *testing.T, name, binary string) *coupled {
 	t.Helper()
-	made := func(side string) *scenario {
+	c := &coupled{T: t, meeting: newMeeting("a", "b"), gates: map[string]*gate{}}
+	made := func(side, other string) *scenario {
 		full := name + "-" + side
 		owner := shared.newInstance(t, full, "kp-"+full)
 		owner.runs = binary
@@ -79,11 +85,19 @@ func newCouples(t *testing.T, name, binary string) *coupled {
 		if err := s.api.Update(s.ctx(), pool); err != nil {
 			t.Fatal(err)
 		}
-		s.start("")
+		config, err := s.cp.ClientConfig(s.user(), "system:masters")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := newGate(t, config)
+		g.hold.Store(new(c.meeting.attend(side, other)))
+		c.gates[full] = g
+		s.start(g.Kubeconfig)
 		s.allIn(v1beta1.HostAvailable, time.Minute)
 		return s
 	}
-	return &coupled{T: t, a: made("a"), b: made("b")}
+	c.a, c.b = made("a", "b"), made("b", "a")
+	return c
 }
 
 func coupleName(name string, n int) string { return fmt.Sprintf("%s-couple-%d", name, n) }
@@ -95,14 +109,8 @@ func (c *coupled) play(rounds int) int {
 	for round := range rounds {
 		began := time.Now()
 		c.fill(round)
-		for _, s := range []*scenario{c.a, c.b} {
-			s.pause(c.T)
-		}
+		c.meeting.again("a", "b")
 		c.empty(round)
-		time.Sleep(phase) // both processes are stopped: this is the time by which their timers are over
-		for _, s := range []*scenario{c.a, c.b} {
-			s.resume(c.T)
-		}
 		both := c.deleted()
 		c.Logf("round %d: of %d couples, %d lost both nodes; %.0fs", round, couples, both, time.Since(began).Seconds())
 		total += both
@@ -189,6 +197,78 @@ func (c *coupled) deleted() int {
 		}
 	}
 	return both
+}
+
+// suspendedHolder: the holder of the turn is suspended between its decision and its first write, as a virtual machine may be, for so long
+// that the other takes the turn from it and deletes its own nodes. When the write arrives, late, and the process goes on, it deletes nothing.
+func (c *coupled) suspendedHolder() {
+	c.Helper()
+	const round = turnRounds
+	c.fill(round)
+	first, goOn := make(chan *scenario, 1), make(chan struct{})
+	var begun atomic.Pointer[scenario]
+	for _, s := range []*scenario{c.a, c.b} {
+		c.gates[s.name].hold.Store(new(func(r *http.Request) {
+			if !beginsDisruption(r) {
+				return
+			}
+			if begun.CompareAndSwap(nil, s) {
+				first <- s
+			}
+			if begun.Load() == s {
+				<-goOn
+			}
+		}))
+	}
+	c.empty(round)
+	var holder, other *scenario
+	select {
+	case holder = <-first:
+	case <-time.After(2 * time.Minute):
+		close(goOn)
+		c.Fatal("nobody began a disruption")
+	}
+	holder.pause(c.T)
+	if other = c.b; holder == c.b {
+		other = c.a
+	}
+	took := other.eventually(2*time.Minute, "the other has taken the turn and disrupted its nodes", func() (bool, string) {
+		live := 0
+		for _, claim := range other.claims() {
+			if claim.DeletionTimestamp.IsZero() {
+				live++
+			}
+		}
+		return live == 0, fmt.Sprintf("%d of its claims live", live)
+	})
+	close(goOn)
+	late := 0
+	holder.eventually(10*time.Second, "the late writes are answered", func() (bool, string) {
+		late = 0
+		for _, node := range holder.nodes() {
+			if turn.Tainted(&node) {
+				late++
+			}
+		}
+		return late > 0, "no taint"
+	})
+	holder.resume(c.T)
+	c.Logf("the other had the turn %.0fs after the holder was suspended; %d taints of the holder arrived after that", took.Seconds(), late)
+	holder.eventually(2*time.Minute, "the late taints are taken away", func() (bool, string) {
+		for _, claim := range holder.claims() {
+			if !claim.DeletionTimestamp.IsZero() {
+				c.Fatalf("NodeClaim %s was deleted on a decision of before the other's turn", claim.Name)
+			}
+		}
+		left := 0
+		for _, node := range holder.nodes() {
+			if turn.Tainted(&node) {
+				left++
+			}
+		}
+		return left == 0, fmt.Sprintf("%d taints", left)
+	})
+	c.rest()
 }
 
 func (c *coupled) rest() {

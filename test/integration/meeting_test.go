@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// patience is how long one side waits for the other: longer than the loop of one can be behind that of the other.
+const patience = 15 * time.Second
+
+// meeting makes two controllers write the taint that begins a disruption at the same moment, as if the network were slow: whoever comes first
+// waits for the other.
+type meeting struct {
+	mu      sync.Mutex
+	arrived map[string]chan struct{} // closed when that side has come
+	// met counts the rounds in which both came.
+	met int
+}
+
+func newMeeting(sides ...string) *meeting {
+	m := &meeting{}
+	m.again(sides...)
+	return m
+}
+
+// again begins another round.
+func (m *meeting) again(sides ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.arrived = map[string]chan struct{}{}
+	for _, side := range sides {
+		m.arrived[side] = make(chan struct{})
+	}
+}
+
+// attend is a gate's hold for one side.
+func (m *meeting) attend(side, other string) func(*http.Request) {
+	return func(r *http.Request) {
+		if !beginsDisruption(r) {
+			return
+		}
+		m.mu.Lock()
+		select {
+		case <-m.arrived[side]:
+		default:
+			close(m.arrived[side])
+		}
+		waitFor := m.arrived[other]
+		m.mu.Unlock()
+		select {
+		case <-waitFor:
+			m.mu.Lock()
+			m.met++
+			m.mu.Unlock()
+		case <-time.After(patience):
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// beginsDisruption tells the patch that puts core's taint on a Node.
+func beginsDisruption(r *http.Request) bool {
+	if r.Method != http.MethodPatch || !strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") || r.Body == nil {
+		return false
+	}
+	body, err := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return err == nil && bytes.Contains(body, []byte(karpv1.DisruptedTaintKey))
+}
