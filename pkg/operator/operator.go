@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/samber/lo"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/arbitration"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/cloudprovider"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/conflict"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/join"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
@@ -156,9 +158,6 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	if err := inventory.Register(ctx, op.Manager); err != nil {
 		return err
 	}
-	if err := registerMetrics(crmetrics.Registry, s, op.GetClient(), inventory, classes, seam); err != nil {
-		return err
-	}
 	resolver := credentials.NewResolver(op.GetClient())
 	discovery := bootstrap.NewDiscovery(live)
 	dialer := &ssh.Dialer{}
@@ -188,15 +187,27 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		return err
 	}
 	op.WithControllers(ctx, core...)
+	joins := join.NewController(join.Options{
+		Inventory: inventory, Client: op.GetClient(), Live: live,
+		Credentials: resolver, Dialer: dialer,
+		Revisions: profile.NewRevisions(op.GetClient(), live, s.PoolNamespace),
+		Tokens:    bootstrap.NewTokens(op.GetClient(), s.Instance, op.Clock),
+		Discovery: discovery, Recorder: op.GetEventRecorder("kpssh-join"), Clock: op.Clock,
+		ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.JoinConcurrency,
+	})
+	conflicts := conflict.NewController(conflict.Options{
+		Self:           conflict.Self{Instance: s.Instance, PoolNamespace: s.PoolNamespace, Release: s.Release},
+		LeaseNamespace: s.LeaseNamespace, Live: live, Client: op.GetClient(),
+		Hosts: inventory.All, Refusals: seam.Refusals, Splits: seam.Splits, NamesInUse: func() []conflict.NameInUse {
+			return lo.Map(joins.NamesInUse(), func(n join.NameInUse, _ int) conflict.NameInUse { return conflict.NameInUse(n) })
+		},
+		Recorder: op.GetEventRecorder("kpssh-conflict"), Clock: op.Clock,
+	})
+	if err := registerMetrics(crmetrics.Registry, s, op.GetClient(), inventory, classes, seam, poolmetrics.Conflicts(conflicts.Conflicts)); err != nil {
+		return err
+	}
 	op.WithControllers(ctx,
-		join.NewController(join.Options{
-			Inventory: inventory, Client: op.GetClient(), Live: live,
-			Credentials: resolver, Dialer: dialer,
-			Revisions: profile.NewRevisions(op.GetClient(), live, s.PoolNamespace),
-			Tokens:    bootstrap.NewTokens(op.GetClient(), s.Instance, op.Clock),
-			Discovery: discovery, Recorder: op.GetEventRecorder("kpssh-join"), Clock: op.Clock,
-			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.JoinConcurrency,
-		}),
+		joins,
 		probe.NewController(probe.Options{
 			Inventory: inventory, Nodes: op.GetClient(), Credentials: resolver, Dialer: dialer,
 			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,
@@ -205,6 +216,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		nodeclass.NewController(nodeclass.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
 		}),
+		conflicts,
 		status.NewController[*v1beta1.SSHNodeClass](op.GetClient(), op.GetEventRecorderFor("kpssh-nodeclass-status")), //nolint:staticcheck // SA1019: operatorpkg takes no other
 	)
 	return nil

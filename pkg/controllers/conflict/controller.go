@@ -63,10 +63,11 @@ type Options struct {
 // Controller looks at the whole cluster now and then. It is one loop.
 type Controller struct {
 	Options
-	lives   *lives
-	seen    map[key]*sighting
-	surveys int
-	foreign []Host
+	lives     *lives
+	contender contention
+	seen      map[key]*sighting
+	surveys   int
+	foreign   []Host
 
 	// current findings, for the metrics.
 	current atomic.Pointer[[]Finding]

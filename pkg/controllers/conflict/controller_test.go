@@ -22,6 +22,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
 )
 
 // bench is the controller of instance seg-a over a fake API server.
@@ -118,7 +119,7 @@ func ready(c *v1beta1.SSHNodeClass) {
 	c.Status.Conditions = []status.Condition{{Type: status.ConditionReady, Status: metav1.ConditionFalse, Reason: v1beta1.ReasonNoHosts, LastTransitionTime: metav1.NewTime(noon)}}
 }
 
-func lease(instance, pool string, renewed int64) *coordinationv1.Lease {
+func aLease(instance, pool string, renewed int64) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kpssh-" + instance, Labels: map[string]string{
 			v1beta1.InstanceLabel: instance, v1beta1.PoolNamespaceLabel: pool, v1beta1.ReleaseLabel: "rel-" + strings.TrimPrefix(instance, "seg-"),
@@ -129,7 +130,7 @@ func lease(instance, pool string, renewed int64) *coordinationv1.Lease {
 
 // L2: a class whose instance is not there is told of after a minute, once, and not by a write on it; when the instance comes, it clears.
 func TestAnUnownedClassIsToldOfAfterAMinute(t *testing.T) {
-	b := newBench(t, aClass("a", "seg-a"), aClass("b", "seg-b"), lease("seg-b", "kp-b", 7))
+	b := newBench(t, aClass("a", "seg-a"), aClass("b", "seg-b"), aLease("seg-b", "kp-b", 7))
 	types, events := b.look(0)
 	b.want("at first", append(types, events...), nil)
 	types, events = b.look(59 * time.Second)
@@ -143,12 +144,40 @@ func TestAnUnownedClassIsToldOfAfterAMinute(t *testing.T) {
 	if b.patches != 0 {
 		t.Errorf("S6: %d writes about a foreign class", b.patches)
 	}
-	came := lease("seg-b", "kp-b", 8)
+	came := aLease("seg-b", "kp-b", 8)
 	if err := b.api.Patch(t.Context(), came, client.Merge); err != nil {
 		t.Fatal(err)
 	}
 	types, events = b.look(15 * time.Second)
 	b.want("when it came", append(types, events...), nil)
+}
+
+// A10: another release that tries to be this instance says so on the Lease, and ends. Its holder tells of it while the tries go on, once, and
+// not because of a note from before it watched.
+func TestAContenderIsToldOf(t *testing.T) {
+	note := func(at string) *coordinationv1.Lease {
+		l := aLease("seg-a", "kp-a", 7)
+		l.Annotations = map[string]string{lease.ContenderAnnotation: "release kp-x.two, pool namespace kp-x, at " + at}
+		return l
+	}
+	b := newBench(t, aClass("a", "seg-a"), note("1"))
+	types, events := b.look(0)
+	b.want("a note from before", append(types, events...), nil)
+	told := 0
+	for _, at := range []string{"2", "3", "4"} {
+		if err := b.api.Patch(t.Context(), note(at), client.Merge); err != nil {
+			t.Fatal(err)
+		}
+		types, events = b.look(5 * time.Minute)
+		b.want("metric", types, []string{"DuplicateInstance kpssh-seg-a"})
+		told += len(events)
+	}
+	if told != 1 {
+		t.Errorf("%d events", told)
+	}
+	b.want("condition", conditionsOf(b.class("a")), []string{"OwnershipConflict=True DuplicateInstance"})
+	types, _ = b.look(lingers)
+	b.want("when the other one was removed", append(types, conditionsOf(b.class("a"))...), nil)
 }
 
 // A class that is applied a moment after its pool is no conflict.
@@ -174,9 +203,9 @@ func TestADanglingPoolMustLast(t *testing.T) {
 
 // Of two live instances, the owner reports; the other one has it in its metrics only.
 func TestForeignFindingsAreTheOwnersToReport(t *testing.T) {
-	b := newBench(t, aClass("a", "seg-a"), aClass("b", "seg-b"), lease("seg-b", "kp-b", 7), aPool("q", "b", labelled(v1beta1.ManagedLabel, "no")))
+	b := newBench(t, aClass("a", "seg-a"), aClass("b", "seg-b"), aLease("seg-b", "kp-b", 7), aPool("q", "b", labelled(v1beta1.ManagedLabel, "no")))
 	b.look(0)
-	if err := b.api.Patch(t.Context(), lease("seg-b", "kp-b", 8), client.Merge); err != nil {
+	if err := b.api.Patch(t.Context(), aLease("seg-b", "kp-b", 8), client.Merge); err != nil {
 		t.Fatal(err)
 	}
 	types, events := b.look(15 * time.Second)

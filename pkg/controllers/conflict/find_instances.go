@@ -1,7 +1,6 @@
 package conflict
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,24 +10,28 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
 
-// duplicateInstance: the Lease of this instance's name is marked as another installation's.
+// duplicateInstance: another installation has this instance's name. It stands by and ends, and says so on the Lease; or the Lease is marked
+// as its.
 func duplicateInstance(v *view) []Finding {
 	for _, lease := range v.Instances {
 		if lease.Name != v.Self.Instance {
 			continue
 		}
+		other := v.Contender
 		differs := func(theirs, ours string) bool { return theirs != "" && ours != "" && theirs != ours }
-		if !differs(lease.PoolNamespace, v.Self.PoolNamespace) && !differs(lease.Release, v.Self.Release) {
+		if differs(lease.PoolNamespace, v.Self.PoolNamespace) || differs(lease.Release, v.Self.Release) {
+			other = fmt.Sprintf("release %s, pool namespace %s", lease.Release, lease.PoolNamespace)
+		}
+		if other == "" {
 			continue
 		}
 		return []Finding{{
-			Type: v1beta1.ReasonDuplicateInstance, Owner: v.Self.Instance, Classes: v.own,
+			Type: v1beta1.ReasonDuplicateInstance, Owner: v.Self.Instance, Classes: v.own, Other: other,
 			Object: corev1.ObjectReference{
 				APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: v.LeaseNamespace, Name: lease.LeaseName, UID: lease.LeaseUID,
 			},
-			Other: cmp.Or(lease.Release, lease.PoolNamespace),
-			Message: fmt.Sprintf("two installations are called %q: Lease %s/%s is that of release %q with pool namespace %q, this one is release %q with pool namespace %q. Give one of them another instance name",
-				v.Self.Instance, v.LeaseNamespace, lease.LeaseName, lease.Release, lease.PoolNamespace, v.Self.Release, v.Self.PoolNamespace),
+			Message: fmt.Sprintf("two installations are called %q: this one (release %s, pool namespace %s) and another (%s). Give one of them another instance.name",
+				v.Self.Instance, v.Self.Release, v.Self.PoolNamespace, other),
 		}}
 	}
 	return nil

@@ -120,12 +120,17 @@ func TestFind(t *testing.T) {
 
 		"A10: the lease of this name is another release's": {
 			edit: func(s *Snapshot) { s.Instances[0].Release, s.Instances[0].PoolNamespace = "rel-x", "kp-x" },
-			want: []string{"DuplicateInstance Lease/kpssh-seg-a other=rel-x classes=a owner=seg-a"},
-			says: []string{`"rel-x"`, `"kp-x"`, "another instance name"},
+			want: []string{"DuplicateInstance Lease/kpssh-seg-a other=release rel-x, pool namespace kp-x classes=a owner=seg-a"},
+			says: []string{"rel-x", "kp-x", "rel-a", "another instance.name"},
 		},
 		"A10: of the same release with another pool namespace": {
-			edit: func(s *Snapshot) { s.Instances[0].Release, s.Instances[0].PoolNamespace = "", "kp-x" },
-			want: []string{"DuplicateInstance Lease/kpssh-seg-a other=kp-x classes=a owner=seg-a"},
+			edit: func(s *Snapshot) { s.Instances[0].PoolNamespace = "kp-x" },
+			want: []string{"DuplicateInstance Lease/kpssh-seg-a other=release rel-a, pool namespace kp-x classes=a owner=seg-a"},
+		},
+		"A10: another release stood by and ended": {
+			edit: func(s *Snapshot) { s.Contender = "release kp-x.two, pool namespace kp-x" },
+			want: []string{"DuplicateInstance Lease/kpssh-seg-a other=release kp-x.two, pool namespace kp-x classes=a owner=seg-a"},
+			says: []string{"kp-x.two"},
 		},
 		"a lease without labels is of an older version": {edit: func(s *Snapshot) { s.Instances[0] = Instance{Name: "seg-a", LeaseName: "kpssh-seg-a"} }},
 
@@ -316,7 +321,7 @@ func TestFind(t *testing.T) {
 				s.Pools = []karpv1.NodePool{*aPool("p", "a", func(p *karpv1.NodePool) { p.Spec.Template.Labels = nil })}
 			},
 			want: []string{
-				"DuplicateInstance Lease/kpssh-seg-a other=rel-x classes=a owner=seg-a",
+				"DuplicateInstance Lease/kpssh-seg-a other=release rel-x, pool namespace kp-a classes=a owner=seg-a",
 				"MissingManagedLabel NodePool/p other= classes=a owner=seg-a",
 			},
 		},

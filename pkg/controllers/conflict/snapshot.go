@@ -55,12 +55,16 @@ type Host struct {
 	OwnedElsewhere string
 }
 
-// NameInUse is a join that did not take place because somebody else's Node has the name.
+// NameInUse is a join that did not take place, or came to nothing, because somebody else's Node has the name.
 type NameInUse struct {
-	Node                        string
-	UID                         types.UID
-	ProviderID, Host, NodeClass string
-	Seen                        time.Time
+	// Node that has the name, its UID, and its provider ID, which may be empty.
+	Node       string
+	UID        types.UID
+	ProviderID string
+	// Host that was to join, and the class of its claim.
+	Host, NodeClass string
+	// Seen is when.
+	Seen time.Time
 }
 
 // Snapshot is everything that findings are derived from. It is read only.
@@ -70,6 +74,8 @@ type Snapshot struct {
 	// LeaseNamespace holds the Leases of all instances.
 	LeaseNamespace string
 	Instances      []Instance
+	// Contender is what another release said of itself that lately tried to be this instance; empty if none did.
+	Contender string
 	// Lives has every instance that has a Lease or owns a class.
 	Lives map[string]Life
 	// Classes and Pools are those of the whole cluster.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,14 +15,12 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
 )
 
 const (
-	// LeasePrefix and an instance's name make the name of its Lease.
-	LeasePrefix = "kpssh-"
-	// turnLease looks like an instance's and is none: it says whose turn it is to disrupt nodes.
-	turnLease = LeasePrefix + "disruption"
-	pageSize  = 500
+	pageSize = 500
 	// hostsEvery is how many surveys go by for one that lists other instances' hosts, of which there may be thousands.
 	hostsEvery = 4
 )
@@ -62,32 +61,58 @@ func (c *Controller) survey(ctx context.Context) (Snapshot, error) {
 // leases reads who is there. Staleness would be taken for death, so the newest state is asked for.
 func (c *Controller) leases(ctx context.Context, s *Snapshot) (map[string]string, error) {
 	beats := map[string]string{}
-	leases := &coordinationv1.LeaseList{}
+	leases, contender := &coordinationv1.LeaseList{}, ""
 	err := pages(ctx, c.Live, leases, newest, func() {
 		for i := range leases.Items {
-			lease := &leases.Items[i]
-			name := instanceOf(lease)
+			l := &leases.Items[i]
+			name := instanceOf(l)
 			if name == "" {
 				continue
 			}
-			beats[name] = beatOf(lease)
+			beats[name] = beatOf(l)
+			if name == c.Self.Instance {
+				contender = l.Annotations[lease.ContenderAnnotation]
+			}
 			s.Instances = append(s.Instances, Instance{
-				Name: name, LeaseName: lease.Name, LeaseUID: lease.UID,
-				PoolNamespace: lease.Labels[v1beta1.PoolNamespaceLabel], Release: lease.Labels[v1beta1.ReleaseLabel],
+				Name: name, LeaseName: l.Name, LeaseUID: l.UID,
+				PoolNamespace: l.Labels[v1beta1.PoolNamespaceLabel], Release: l.Labels[v1beta1.ReleaseLabel],
 			})
 		}
 	}, client.InNamespace(c.LeaseNamespace))
 	if err != nil {
 		return nil, fmt.Errorf("listing Leases in %s: %w", c.LeaseNamespace, err)
 	}
+	s.Contender = c.contender.fresh(c.Clock.Now(), contender)
 	return beats, nil
 }
 
+// contention remembers what another release wrote on this instance's Lease. Nobody takes that away again, so only a text that came while this
+// process watched counts, and only for a while.
+type contention struct {
+	looked  bool
+	text    string
+	changed time.Time
+}
+
+func (c *contention) fresh(now time.Time, text string) string {
+	if !c.looked || text != c.text {
+		if c.looked {
+			c.changed = now
+		}
+		c.looked, c.text = true, text
+	}
+	if c.changed.IsZero() || now.Sub(c.changed) >= lingers {
+		return ""
+	}
+	who, _, _ := strings.Cut(text, ", at ") // the time would make each try another conflict
+	return who
+}
+
 // instanceOf is the instance whose Lease it is; empty if it is none's. The label decides; Leases made before there was one have only the name.
-func instanceOf(lease *coordinationv1.Lease) string {
-	name, found := strings.CutPrefix(lease.Name, LeasePrefix)
-	label := lease.Labels[v1beta1.InstanceLabel]
-	if !found || (label != "" && label != name) || (label == "" && lease.Name == turnLease) {
+func instanceOf(l *coordinationv1.Lease) string {
+	name, found := strings.CutPrefix(l.Name, lease.NamePrefix)
+	label := l.Labels[v1beta1.InstanceLabel]
+	if !found || (label != "" && label != name) || (label == "" && l.Name == turn.LeaseName) {
 		return ""
 	}
 	return name
