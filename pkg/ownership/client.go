@@ -125,6 +125,9 @@ func (s *guardedSubResource) Create(ctx context.Context, o, sub client.Object, o
 }
 
 func (s *guardedSubResource) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	if s.client.othersStatus(ctx, o) {
+		return nil
+	}
 	if err := s.client.admit(ctx, verbUpdate, o); err != nil {
 		return err
 	}
@@ -132,6 +135,9 @@ func (s *guardedSubResource) Update(ctx context.Context, o client.Object, opts .
 }
 
 func (s *guardedSubResource) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	if s.client.othersStatus(ctx, o) {
+		return nil
+	}
 	if err := s.client.admit(ctx, verbPatch, o); err != nil {
 		return err
 	}

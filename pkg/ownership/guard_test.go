@@ -138,7 +138,7 @@ func TestOnlyOwnObjectsAreWritten(t *testing.T) {
 		{"node of own class on a foreign host", node("n", "mine", foreignHost), false},
 		{"node of a foreign class on an own host", node("n", "theirs", ownHost), false},
 		{"node of no provider", node("n", "", ""), true},
-		{"own buffer", buffer(map[string]string{BufferInstanceLabel: "a"}), true},
+		{"own buffer", buffer(map[string]string{HomeInstanceLabel: "a"}), true},
 		{"buffer of the default instance", buffer(nil), false},
 		{"own class", nodeClass("mine", "a"), true},
 		{"foreign class", nodeClass("theirs", "b"), false},

@@ -1,10 +1,14 @@
 package ownership
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
@@ -15,9 +19,9 @@ const ClassKind = "SSHNodeClass"
 // ClassLabel is the label by which karpenter core marks a Node with its class's name.
 var ClassLabel = karpv1.NodeClassLabelKey(schema.GroupKind{Group: v1beta1.Group, Kind: ClassKind})
 
-// BufferInstanceLabel on a CapacityBuffer names the instance that provides its capacity; absent means v1beta1.DefaultInstance. A
-// buffer names no class, so without a label every instance would provide it.
-const BufferInstanceLabel = v1beta1.Group + "/home-instance"
+// HomeInstanceLabel on an object that names no class says whose it is; absent means v1beta1.DefaultInstance. The instance provides the
+// capacity of its CapacityBuffers, and writes the status of its NodeOverlays.
+const HomeInstanceLabel = v1beta1.Group + "/home-instance"
 
 // sight is how core sees an object.
 type sight int
@@ -75,14 +79,15 @@ func (id Identity) node(own *Set, n *corev1.Node) sight {
 
 // buffer: each CapacityBuffer is seen by exactly one instance, whatever its classes.
 func (id Identity) buffer(b *autoscalingv1beta1.CapacityBuffer) sight {
-	home := b.Labels[BufferInstanceLabel]
-	if home == "" {
-		home = v1beta1.DefaultInstance
-	}
-	if home != id.Instance {
+	if homeOf(b) != id.Instance {
 		return hidden
 	}
 	return plain
+}
+
+// homeOf is the instance that an object without a class belongs to.
+func homeOf(o client.Object) string {
+	return cmp.Or(o.GetLabels()[HomeInstanceLabel], v1beta1.DefaultInstance)
 }
 
 // foreignNode: class and provider ID must both be ours, as far as the Node has them.

@@ -150,9 +150,9 @@ func TestBufferHasExactlyOneHome(t *testing.T) {
 		mine, defaultsOne bool
 	}{
 		{"no label", nil, false, true},
-		{"empty label", map[string]string{BufferInstanceLabel: ""}, false, true},
-		{"this instance", map[string]string{BufferInstanceLabel: "a"}, true, false},
-		{"an instance that does not exist", map[string]string{BufferInstanceLabel: "nobody"}, false, false},
+		{"empty label", map[string]string{HomeInstanceLabel: ""}, false, true},
+		{"this instance", map[string]string{HomeInstanceLabel: "a"}, true, false},
+		{"an instance that does not exist", map[string]string{HomeInstanceLabel: "nobody"}, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels}}

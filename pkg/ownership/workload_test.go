@@ -161,14 +161,14 @@ func (w *writer) createBuffer(ctx context.Context) error {
 		},
 	}
 	if w.rand.IntN(2) == 0 {
-		b.Labels = map[string]string{BufferInstanceLabel: []string{"a", "b"}[w.rand.IntN(2)]}
+		b.Labels = map[string]string{HomeInstanceLabel: []string{"a", "b"}[w.rand.IntN(2)]}
 	}
 	return w.api.Create(ctx, b)
 }
 
 func (w *writer) moveBuffer(ctx context.Context) error {
 	b := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: w.name("buffer", bufferCount)}}
-	return w.merge(ctx, b, `{"metadata":{"labels":{%q:%q}}}`, BufferInstanceLabel, []string{"a", "b"}[w.rand.IntN(2)])
+	return w.merge(ctx, b, `{"metadata":{"labels":{%q:%q}}}`, HomeInstanceLabel, []string{"a", "b"}[w.rand.IntN(2)])
 }
 
 func (w *writer) deleteBuffer(ctx context.Context) error {

@@ -19,8 +19,16 @@ const patience = 15 * time.Second
 type meeting struct {
 	mu      sync.Mutex
 	arrived map[string]chan struct{} // closed when that side has come
-	// met counts the rounds in which both came.
+	// met counts the writes of this round that found the other side there.
 	met int
+}
+
+// end of a round: what follows are the taints of Nodes that are being deleted, which wait for nobody. It returns how many writes met.
+func (m *meeting) end() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.arrived = nil
+	return m.met
 }
 
 func newMeeting(sides ...string) *meeting {
@@ -33,7 +41,7 @@ func newMeeting(sides ...string) *meeting {
 func (m *meeting) again(sides ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.arrived = map[string]chan struct{}{}
+	m.arrived, m.met = map[string]chan struct{}{}, 0
 	for _, side := range sides {
 		m.arrived[side] = make(chan struct{})
 	}
@@ -46,6 +54,10 @@ func (m *meeting) attend(side, other string) func(*http.Request) {
 			return
 		}
 		m.mu.Lock()
+		if m.arrived == nil {
+			m.mu.Unlock()
+			return
+		}
 		select {
 		case <-m.arrived[side]:
 		default:

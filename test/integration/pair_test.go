@@ -8,10 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
 )
 
@@ -27,7 +30,7 @@ type pair struct {
 // Two instances are two OS processes against one API server. The subtests share them, since a start costs more than most of what is
 // tested; S6 is judged once more at the end, over all that happened.
 func TestTwoInstances(t *testing.T) {
-	env := []string{"FEATURE_GATES=NodeRepair=true,StaticCapacity=true", "PROBE_INTERVAL=3s"}
+	env := []string{"FEATURE_GATES=NodeRepair=true,StaticCapacity=true,NodeOverlay=true", "PROBE_INTERVAL=3s"}
 	began := time.Now()
 	p := &pair{
 		T:    t,
@@ -35,6 +38,15 @@ func TestTwoInstances(t *testing.T) {
 		b:    prepare(t, shared.newInstance(t, "seg-b", "kp-b", env...), "pool-b", 4*time.Second, sim.Spec{}, sim.Spec{}),
 		idle: shared.newInstance(t, "seg-c", "kp-c", env...),
 	}
+	overlay := &karpv1alpha1.NodeOverlay{ // of seg-a, and for nodes of both
+		ObjectMeta: metav1.ObjectMeta{Name: "dearer", Labels: map[string]string{ownership.HomeInstanceLabel: "seg-a"}},
+		Spec: karpv1alpha1.NodeOverlaySpec{
+			Requirements:    []karpv1alpha1.NodeSelectorRequirement{{Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"linux"}}},
+			PriceAdjustment: new("+1"),
+		},
+	}
+	p.a.create(overlay)
+	t.Cleanup(func() { p.a.remove(overlay) })
 	p.b.register()
 	p.a.start("")
 	p.a.eventually(time.Minute, "seg-a runs and says that it has no hosts", func() (bool, string) {
@@ -65,6 +77,17 @@ func TestTwoInstances(t *testing.T) {
 			return // the rest would only tell that something is left behind
 		}
 	}
+	t.Run("S6: the status of a NodeOverlay has one writer", func(t *testing.T) {
+		writers := map[string]int{}
+		for _, e := range p.in(t).a.auditSince(began) {
+			if who, is := strings.CutPrefix(e.User.Username, userPrefix); is && e.Write() && e.Object.Resource == "nodeoverlays" {
+				writers[who]++
+			}
+		}
+		if writers["seg-a"] == 0 || len(writers) != 1 {
+			t.Errorf("overlays were written by %v", writers)
+		}
+	})
 	t.Run("S6: no instance writes a foreign object", func(t *testing.T) {
 		verdict := p.in(t).a.judgeSince(began)
 		t.Log(verdict)

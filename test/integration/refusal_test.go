@@ -19,8 +19,6 @@ func TestRefusesToStart(t *testing.T) {
 		"an instance name with a dot":           {"seg.a", "kp-refused", nil, []string{`"seg.a"`, "INSTANCE_NAME", "DNS label"}},
 		"an instance name that is too long":     {strings.Repeat("a", 41), "kp-refused", nil, []string{"41 characters", "INSTANCE_NAME", "at most 40"}},
 		"a pool namespace that cannot exist":    {"refused", "Kp/Refused", nil, []string{`"Kp/Refused"`, "POOL_NAMESPACE"}},
-		"S6: a gate under which instances overwrite each other": {"refused", "kp-refused", []string{"FEATURE_GATES=NodeRepair=true,StaticCapacity=true,NodeOverlay=true"},
-			[]string{"NodeOverlay", "remove NodeOverlay=true from FEATURE_GATES"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
