@@ -19,7 +19,5 @@ else
   echo "no package has benchmarks"
 fi
 
-if [[ -d test/bench ]]; then
-  section "scale suite: simulated machines by the hundred"
-  go test -tags bench -count=1 -timeout 60m -v ./test/bench/...
-fi
+section "cost of other instances: one controller, a growing fleet"
+go test -tags bench -run '^TestCost' -count=1 -timeout 30m -v ./test/integration

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -25,6 +26,9 @@ type gate struct {
 
 	// hold is called with each request before it goes on, and may block it.
 	hold atomic.Pointer[func(*http.Request)]
+
+	// received counts the bytes of answers, watches among them, by resource.
+	received sync.Map // of *atomic.Int64
 
 	mu     sync.Mutex
 	armed  bool
@@ -57,6 +61,10 @@ func newGate(t *testing.T, config *rest.Config) *gate {
 		ModifyResponse: func(r *http.Response) error {
 			if g.fatal(r) {
 				return http.ErrAbortHandler
+			}
+			if r.StatusCode != http.StatusSwitchingProtocols {
+				counter, _ := g.received.LoadOrStore(resourceOf(r.Request.URL.Path), &atomic.Int64{})
+				r.Body = &counted{ReadCloser: r.Body, bytes: counter.(*atomic.Int64)}
 			}
 			return nil
 		},
@@ -117,4 +125,32 @@ func (g *gate) fatal(r *http.Response) bool {
 	}
 	g.kill()
 	return true
+}
+
+// counted is a body whose bytes are counted as they are read.
+type counted struct {
+	io.ReadCloser
+	bytes *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// resourceOf is the resource in an API path: /api/v1/nodes/x and /apis/karpenter.sh/v1/nodeclaims/x/status are of nodes and nodeclaims.
+func resourceOf(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	skip := 2
+	if parts[0] == "apis" {
+		skip = 3
+	}
+	if len(parts) > skip+2 && parts[skip] == "namespaces" {
+		skip += 2
+	}
+	if len(parts) <= skip {
+		return "discovery"
+	}
+	return parts[skip]
 }
