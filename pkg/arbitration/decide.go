@@ -29,23 +29,27 @@ func Decide(me string, pools []Pool, pod *corev1.Pod) Verdict {
 	if slices.ContainsFunc(pools, func(p Pool) bool { return p.owner == me && p.fits(w, p.offered) }) {
 		return Shown
 	}
-	takers := make([]string, 0, len(pools))
+	own, others := false, false
 	for _, p := range pools {
-		if p.fits(w, p.declared) {
-			takers = append(takers, p.owner)
+		switch {
+		case !p.fits(w, p.declared):
+		case p.owner == OtherProvider:
+			return Hidden // its karpenter sees every pod, and says why it cannot take one
+		case p.owner == me:
+			own = true
+		case !own:
+			return Hidden // it comes before any pool of ours, to its owner as to us
+		default:
+			others = true
 		}
 	}
 	switch {
-	case len(takers) == 0:
+	case !own:
 		return explainer(me, pools)
-	case slices.Contains(takers, OtherProvider):
-		return Hidden // its karpenter sees every pod, and says why it cannot take one
-	case !slices.ContainsFunc(takers, func(owner string) bool { return owner != me }):
-		return Shown
-	case takers[0] == me:
+	case others:
 		return Late
 	}
-	return Hidden
+	return Shown // nobody else could
 }
 
 // explainer shows a pod that fits nobody to exactly one instance, so that its owner is told once what is wrong with it: the one whose

@@ -63,13 +63,13 @@ func (f *Filter) Shown(pending []corev1.Pod) []corev1.Pod {
 		return slices.Clone(pending)
 	}
 	f.prune(pending)
-	shown := make([]corev1.Pod, 0, len(pending))
+	own := make([]int, 0, len(pending)) // a Pod is more than a kilobyte: room for those that are shown, and no more
 	for i := range pending {
 		if !f.hidden(&pending[i]) {
-			shown = append(shown, pending[i])
+			own = append(own, i)
 		}
 	}
-	return shown
+	return lo.Map(own, func(i, _ int) corev1.Pod { return pending[i] })
 }
 
 // Hidden tells whether core is to see nothing of a pending pod.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	core "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -24,7 +25,7 @@ type Pool struct {
 	name   string
 	weight int32
 	owner  string
-	taints scheduling.Taints
+	taints []corev1.Taint
 	// declared is what everybody can know: every instance has the same for the same NodePool.
 	declared scheduling.Requirements
 	// offered narrows declared to what the owner's hosts have. Only the owner knows; declared for everybody else.
@@ -117,21 +118,41 @@ func wishOf(pod *corev1.Pod) wish {
 
 // fits tells whether a pool with these requirements takes the pod.
 func (p Pool) fits(w wish, has scheduling.Requirements) bool {
-	if p.taints.Tolerates(w.tolerations) != nil {
-		return false
-	}
-	return slices.ContainsFunc(w.alternatives, func(alternative scheduling.Requirements) bool {
-		for label, demand := range alternative {
-			if !has.Has(label) && !p.unknown(label) && !absent(demand) {
-				return false
-			}
+	for i := range p.taints {
+		if !tolerated(&p.taints[i], w.tolerations) {
+			return false
 		}
-		return has.Intersects(alternative) == nil
-	})
+	}
+	return slices.ContainsFunc(w.alternatives, func(demands scheduling.Requirements) bool { return p.meets(has, demands) })
 }
 
-// absent tells whether a demand is met by a node without the label.
-func absent(demand *scheduling.Requirement) bool {
-	operator := demand.Operator()
+func tolerated(taint *corev1.Taint, tolerations []corev1.Toleration) bool {
+	for i := range tolerations {
+		if tolerations[i].ToleratesTaint(klog.Logger{}, taint, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// meets is scheduling.Requirements.Compatible without the errors, which take ten times as long to make as the answer.
+func (p Pool) meets(has, demands scheduling.Requirements) bool {
+	for label, demand := range demands {
+		offer, defined := has[label]
+		switch {
+		case !defined:
+			if !p.unknown(label) && !absent(demand) {
+				return false
+			}
+		case !offer.HasIntersection(demand) && !(absent(offer) && absent(demand)):
+			return false
+		}
+	}
+	return true
+}
+
+// absent tells whether a node without the label is meant too.
+func absent(r *scheduling.Requirement) bool {
+	operator := r.Operator()
 	return operator == corev1.NodeSelectorOpNotIn || operator == corev1.NodeSelectorOpDoesNotExist
 }
