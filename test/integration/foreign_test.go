@@ -73,6 +73,7 @@ func (o *owners) judge(audit []lab.AuditEvent) verdict {
 	v := verdict{own: map[string]int{}}
 	for _, e := range audit {
 		instance, is := strings.CutPrefix(e.User.Username, userPrefix)
+		instance, _, _ = strings.Cut(instance, ":") // a replica's own user
 		if !is || !e.Write() || !owned[schema.GroupResource{Group: e.Object.Group, Resource: e.Object.Resource}] {
 			continue
 		}

@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -110,16 +108,6 @@ func (s *scenario) contest(others ...*scenario) {
 			strings.Contains(ready.Message, "instance="+winner.instance.name), fmt.Sprint(first.Status.State, second.Status.State, ready)
 	})
 	s.t.Logf("%s has the machine, %s says so", winner.instance.name, loser.instance.name)
-	s.remove(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: "contest-" + winner.instance.name}})
-	for _, c := range winner.claimsOf("both-" + winner.instance.name) {
-		s.remove(&c)
-	}
-	took := s.eventually(2*time.Minute, "the other has the machine", func() (bool, string) {
-		state := loser.hosts()[0].Status.State
-		return state == v1beta1.HostInUse, fmt.Sprint(winner.hosts()[0].Status.State, state)
-	})
-	s.t.Logf("%.1fs after the winner's pod was deleted %s has it", took.Seconds(), loser.instance.name)
-	loser.running(1, time.Minute)
 	s.deletePods()
 	for _, r := range rivals {
 		for _, c := range r.claimsOf("both-" + r.instance.name) {

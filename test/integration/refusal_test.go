@@ -40,10 +40,10 @@ func TestRefusesToStart(t *testing.T) {
 			if !errors.As(i.last.Err(), &exit) || exit.ExitCode() != 1 {
 				t.Errorf("it ended with %v, want exit code 1", i.last.Err())
 			}
-			words := i.last.LogTail(1)
+			words := i.last.LogTail(20)
 			for _, part := range test.says {
 				if !strings.Contains(words, part) {
-					t.Errorf("the last line does not say %q: %s", part, words)
+					t.Errorf("it does not say %q: %s", part, words)
 				}
 			}
 			s := &scenario{instance: i, t: t}

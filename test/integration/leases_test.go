@@ -1,0 +1,137 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
+)
+
+// A10, C6: an instance name is one release's in the whole cluster. A second release, in whatever namespace, says so and ends; a second
+// process of the same release stands by and takes over.
+func TestAnInstanceNameIsOneReleases(t *testing.T) {
+	env := []string{"DISABLE_LEADER_ELECTION=false", "PROBE_INTERVAL=3s"}
+	began := time.Now()
+	s := prepare(t, shared.newInstance(t, "name", "kp-name", env...), "name", 4*time.Second, sim.Spec{})
+	s.register()
+	s.start("", "RELEASE=first")
+	s.allIn(v1beta1.HostAvailable, time.Minute)
+	held := s.lease()
+	if held.Labels[v1beta1.ReleaseLabel] != "first" || held.Labels[v1beta1.PoolNamespaceLabel] != "kp-name" {
+		t.Errorf("the lease says %v", held.Labels)
+	}
+
+	for what, second := range map[string]*instance{
+		"another namespace":       shared.newInstance(t, "name", "kp-name-too", append(slices.Clone(env), "RELEASE=second")...),
+		"the same pool namespace": shared.newInstance(t, "name", "kp-name", append(slices.Clone(env), "RELEASE=second")...),
+	} {
+		t.Run("another release in "+what+" says so and ends", func(t *testing.T) {
+			s := s.in(t)
+			// To the audit it is an instance of its own, that owns nothing.
+			kubeconfig, err := s.cp.Kubeconfig(userPrefix+"name-duplicate", "system:masters")
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			second.start(t, kubeconfig)
+			select {
+			case <-second.done():
+			case <-time.After(time.Minute):
+				t.Fatal("it runs")
+			}
+			var exit *exec.ExitError
+			words := second.last.LogTail(1)
+			if !errors.As(second.last.Err(), &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it ended with %v, want exit code 1: %s", second.last.Err(), words)
+			}
+			t.Logf("it ended %.1fs after its start: %s", time.Since(start).Seconds(), words)
+			for _, part := range []string{`instance name "name"`, `"first"`, `"second"`, second.namespace, "another instance.name"} {
+				if !strings.Contains(words, part) {
+					t.Errorf("its last line does not say %q: %s", part, words)
+				}
+			}
+			events := &eventsv1.EventList{}
+			if err := s.api.List(t.Context(), events, client.InNamespace("kube-system")); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+				return e.Reason == lease.ReasonDuplicate && e.Regarding.Name == held.Name && strings.Contains(e.Note, second.namespace)
+			}) {
+				t.Error("there is no Event about it")
+			}
+			if now := s.lease(); ptr.Deref(now.Spec.HolderIdentity, "") != ptr.Deref(held.Spec.HolderIdentity, "") || !strings.Contains(now.Annotations[lease.ContenderAnnotation], "second") {
+				t.Errorf("the lease is %s's, contender %q", ptr.Deref(now.Spec.HolderIdentity, ""), now.Annotations[lease.ContenderAnnotation])
+			}
+		})
+	}
+
+	t.Run("the same release stands by and takes over", func(t *testing.T) {
+		s := s.in(t)
+		standBy := shared.newInstance(t, "name", "kp-name", env...)
+		user := standBy.user() + ":stand-by"
+		kubeconfig, err := s.cp.Kubeconfig(user, "system:masters")
+		if err != nil {
+			t.Fatal(err)
+		}
+		standBy.start(t, kubeconfig, "RELEASE=first")
+		leads := func() (float64, string) {
+			status, err := standBy.scrape("leader_election_master_status")
+			return status, fmt.Sprint(status, err)
+		}
+		s.eventually(time.Minute, "the second process stands for election", func() (bool, string) {
+			looks := 0
+			for _, e := range s.auditSince(standBy.started) {
+				if e.User.Username == user && e.Object.Name == held.Name && e.Verb == "get" {
+					looks++
+				}
+			}
+			status, seen := leads()
+			return looks > 3 && status == 0, seen
+		})
+		s.serve(1, "name-first")
+		if status, _ := leads(); status != 0 {
+			t.Error("both lead")
+		}
+		for _, e := range s.auditSince(standBy.started) {
+			if e.User.Username == user && e.Write() && e.Object.Resource != "leases" {
+				t.Errorf("the stand-by wrote: %s %s", e.Verb, e.URI)
+			}
+		}
+		s.deleteClaims()
+		s.kill()
+		killed := time.Now()
+		s.instance = standBy // whose end would be a failure from now on
+		s.eventually(time.Minute, "the second process leads", func() (bool, string) { status, seen := leads(); return status == 1, seen })
+		t.Logf("the stand-by leads %.1fs after the leader was killed", time.Since(killed).Seconds())
+		s.eventually(time.Minute, "it finishes what was begun", func() (bool, string) { return s.settledIn("") })
+		t.Log(s.serve(1, "name-second"))
+		if now := s.lease(); ptr.Deref(now.Spec.HolderIdentity, "") == ptr.Deref(held.Spec.HolderIdentity, "") {
+			t.Errorf("the lease is still %s's", ptr.Deref(now.Spec.HolderIdentity, ""))
+		}
+	})
+	if found := s.foreignSince(began); len(found) > 0 {
+		t.Errorf("S6: %v", found)
+	}
+}
+
+// lease is that of the scenario's instance.
+func (s *scenario) lease() *coordinationv1.Lease {
+	s.t.Helper()
+	l := &coordinationv1.Lease{}
+	if err := s.api.Get(s.ctx(), keyIn("kube-system", lease.NamePrefix+s.instance.name), l); err != nil {
+		s.t.Fatal(err)
+	}
+	return l
+}
