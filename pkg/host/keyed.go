@@ -2,14 +2,15 @@ package host
 
 import "sync"
 
-// keyed is a set of mutexes by name, each there only while somebody holds or awaits it.
+// keyed is a set of locks by name, each there only while somebody holds or awaits it. They are channels and not mutexes, because they are
+// held during requests: in a testing/synctest bubble, time stands still while anybody waits for a mutex.
 type keyed struct {
 	mu    sync.Mutex
-	locks map[string]*waited
+	locks map[string]*awaited
 }
 
-type waited struct {
-	sync.Mutex
+type awaited struct {
+	free  chan struct{} // holds one token while nobody has the lock
 	users int
 }
 
@@ -17,18 +18,19 @@ type waited struct {
 func (k *keyed) lock(name string) func() {
 	k.mu.Lock()
 	if k.locks == nil {
-		k.locks = map[string]*waited{}
+		k.locks = map[string]*awaited{}
 	}
 	l := k.locks[name]
 	if l == nil {
-		l = &waited{}
+		l = &awaited{free: make(chan struct{}, 1)}
+		l.free <- struct{}{}
 		k.locks[name] = l
 	}
 	l.users++
 	k.mu.Unlock()
-	l.Lock()
+	<-l.free
 	return func() {
-		l.Unlock()
+		l.free <- struct{}{}
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if l.users--; l.users == 0 {

@@ -48,10 +48,13 @@ func Start(ctx context.Context, cfg *rest.Config, id Identity) (*Classes, error)
 	if err := probe(ctx, api, selector); err != nil {
 		return nil, err
 	}
+	return follow(ctx, toolscache.NewListWatchFromClient(api, classResource, metav1.NamespaceAll, selector), id.Instance)
+}
+
+// follow keeps the set of the names that a source has, and returns when it is complete.
+func follow(ctx context.Context, source toolscache.ListerWatcher, instance string) (*Classes, error) {
 	c := &Classes{own: newRegister(nil)}
-	informer := toolscache.NewSharedIndexInformerWithOptions(
-		toolscache.NewListWatchFromClient(api, classResource, metav1.NamespaceAll, selector),
-		&v1beta1.SSHNodeClass{}, toolscache.SharedIndexInformerOptions{ObjectDescription: "own SSHNodeClasses"})
+	informer := toolscache.NewSharedIndexInformerWithOptions(source, &v1beta1.SSHNodeClass{}, toolscache.SharedIndexInformerOptions{ObjectDescription: "own SSHNodeClasses"})
 	// Only names matter here; specs can be long.
 	if err := informer.SetTransform(nameOnly); err != nil {
 		return nil, fault.New(fault.Cluster, "ClassWatchFailed", err, "watching SSHNodeClasses")
@@ -64,7 +67,7 @@ func Start(ctx context.Context, cfg *rest.Config, id Identity) (*Classes, error)
 	}
 	go informer.RunWithContext(ctx)
 	if !toolscache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
-		return nil, fault.New(fault.Cluster, "ClassWatchFailed", ctx.Err(), "the SSHNodeClasses of instance %q could not be read in time", id.Instance)
+		return nil, fault.New(fault.Cluster, "ClassWatchFailed", ctx.Err(), "the SSHNodeClasses of instance %q could not be read in time", instance)
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package ssh
 
 import (
+	"context"
 	"sync"
 
 	gossh "golang.org/x/crypto/ssh"
@@ -8,6 +9,14 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
+
+// Session is what phases need of a connection: a *Conn, or what stands in for one where there are no machines.
+type Session interface {
+	Run(ctx context.Context, s Script, opts ...Option) (Result, error)
+	// HostKeyFingerprint is SHA256:<43 characters>.
+	HostKeyFingerprint() string
+	Close() error
+}
 
 // Conn is one authenticated connection. Phases may share it, one after the other or at once.
 type Conn struct {

@@ -82,6 +82,15 @@ func (d *Dialer) keepalive() time.Duration {
 	return 30 * time.Second
 }
 
+// Connect is Dial for those who need no more than a Session.
+func (d *Dialer) Connect(ctx context.Context, t Target) (Session, error) {
+	conn, err := d.Dial(ctx, t)
+	if err != nil {
+		return nil, err // not a nil *Conn in a Session
+	}
+	return conn, nil
+}
+
 // Dial connects and logs in, with one identity and one attempt. More than one handshake happens only while a bare fingerprint's
 // key type is unknown. A cancelled ctx is returned wrapped; every other failure is a fault:
 // Configuration/AddressInvalid, KeyInvalid; Network/DialFailed, DialTimeout, HandshakeFailed, HandshakeTimeout,

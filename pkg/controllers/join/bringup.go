@@ -178,7 +178,7 @@ func inputs(h *v1beta1.SSHHost, class *v1beta1.SSHNodeClass, claim *karpv1.NodeC
 	return in
 }
 
-func (c *Controller) install(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, p *plan, attempt int32) error {
+func (c *Controller) install(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, p *plan, attempt int32) error {
 	rendered, err := profile.Render(p.revision, profile.Install, p.inputs)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (c *Controller) install(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSH
 	return c.run(ctx, conn, h, profile.Install, rendered, p.inputs.Redactor())
 }
 
-func (c *Controller) joinOver(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, p *plan, attempt int32) error {
+func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, p *plan, attempt int32) error {
 	// A token recorded by an attempt before this one has served nobody: its ID is all that is known of it, so it is replaced.
 	if err := c.Tokens.Delete(ctx, c.recorded(h).Status.BootstrapTokenID); err != nil {
 		return err

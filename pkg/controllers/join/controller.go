@@ -41,7 +41,7 @@ type Options struct {
 	Live   client.Reader
 
 	Credentials *credentials.Resolver
-	Dialer      *ssh.Dialer
+	Dialer      Dialer
 	Revisions   *profile.Revisions
 	Tokens      *bootstrap.Tokens
 	Discovery   *bootstrap.Discovery
@@ -52,6 +52,11 @@ type Options struct {
 	ClusterUID, Instance string
 	// Concurrency is how many machines are worked on at once.
 	Concurrency int
+}
+
+// Dialer opens connections: an *ssh.Dialer, but for simulations.
+type Dialer interface {
+	Connect(ctx context.Context, t ssh.Target) (ssh.Session, error)
 }
 
 // Controller reconciles SSHHosts that are claimed or leaving.
@@ -96,6 +101,20 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](200*time.Millisecond, 30*time.Second),
 		}).
 		Complete(c)
+}
+
+// Drive is Register for a caller that has no manager and calls Reconcile itself: wake is called for each host whose operation has ended.
+// It returns once ctx has ended and nothing of this controller touches a machine any more.
+func (c *Controller) Drive(ctx context.Context, wake func(host string)) {
+	for {
+		select {
+		case e := <-c.woken:
+			wake(e.Object)
+		case <-ctx.Done():
+			c.runner.shutdown()
+			return
+		}
+	}
 }
 
 // concerns lets a host's change pass if the decision may depend on it; probes of free hosts do not come here.

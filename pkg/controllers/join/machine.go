@@ -12,12 +12,12 @@ import (
 )
 
 // dial opens the one connection of an operation.
-func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose string) (*ssh.Conn, error) {
+func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose string) (ssh.Session, error) {
 	target, err := c.Credentials.Target(ctx, h)
 	if err != nil {
 		return nil, hostOnly{err}
 	}
-	conn, err := c.Dialer.Dial(ctx, target)
+	conn, err := c.Dialer.Connect(ctx, target)
 	metrics.Handshakes.WithLabelValues(purpose, outcome(err)).Inc()
 	if err != nil {
 		return nil, hostOnly{err}
@@ -26,7 +26,7 @@ func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose strin
 }
 
 // run runs one phase's script on a machine, fenced by the owner file, its output redacted before anything is cut off.
-func (c *Controller) run(ctx context.Context, conn *ssh.Conn, h *v1beta1.SSHHost, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
+func (c *Controller) run(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
 	started := c.Clock.Now()
 	result, err := conn.Run(ctx, ssh.Script{
 		Phase: string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,

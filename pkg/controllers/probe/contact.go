@@ -25,7 +25,7 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 	if err != nil {
 		return observation{err: fault.Of(err)}
 	}
-	conn, err := c.Dialer.Dial(ctx, target)
+	conn, err := c.Dialer.Connect(ctx, target)
 	if err != nil {
 		metrics.Handshakes.WithLabelValues("probe", "error").Inc()
 		return observation{err: asked(ctx, err)}

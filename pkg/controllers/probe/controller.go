@@ -30,7 +30,7 @@ import (
 type Options struct {
 	Inventory   *host.Inventory
 	Credentials *credentials.Resolver
-	Dialer      *ssh.Dialer
+	Dialer      Dialer
 	// Nodes reads Nodes, by an index on spec.providerID.
 	Nodes    client.Reader
 	Recorder events.EventRecorder
@@ -47,6 +47,11 @@ type Options struct {
 	KubeletUnits []string
 	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2
 	Random func() float64
+}
+
+// Dialer opens connections: an *ssh.Dialer, but for simulations.
+type Dialer interface {
+	Connect(ctx context.Context, t ssh.Target) (ssh.Session, error)
 }
 
 // Controller probes hosts.
