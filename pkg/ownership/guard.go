@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
@@ -86,7 +88,9 @@ func (g *guard) check(ctx context.Context, live client.Reader, v verb, o client.
 		case err != nil:
 			return fault.New(fault.Cluster, "OwnerUnknown", err, "%s of %s %q: its owner could not be read", v, gk.Kind, o.GetName())
 		}
-		verdict = g.judge(actual, false)
+		if verdict, err = g.judgeActual(ctx, live, v, actual); err != nil {
+			return fault.New(fault.Cluster, "OwnerUnknown", err, "%s of %s %q: the owner of its class could not be read", v, gk.Kind, o.GetName())
+		}
 	}
 	return g.decide(ctx, v, gk.Kind, o, verdict)
 }
@@ -116,6 +120,21 @@ func (g *guard) checkAll(ctx context.Context, o client.Object) error {
 
 func (g *guard) judge(o client.Object, creating bool) verdict {
 	return g.id.judge(g.classes.Snapshot(), o, creating)
+}
+
+// judgeActual judges an object as the server has it. A Node of an own host whose class is gone may be deleted: nobody else is there to
+// delete what a kubelet registered after the class went.
+func (g *guard) judgeActual(ctx context.Context, live client.Reader, v verb, actual client.Object) (verdict, error) {
+	verdict := g.judge(actual, false)
+	node, ok := actual.(*corev1.Node)
+	if !ok || v != verbDelete || verdict != foreign || !g.id.ownProviderID(node.Spec.ProviderID) {
+		return verdict, nil
+	}
+	err := live.Get(ctx, client.ObjectKey{Name: node.Labels[ClassLabel]}, &v1beta1.SSHNodeClass{})
+	if apierrors.IsNotFound(err) {
+		return ours, nil
+	}
+	return verdict, err
 }
 
 // decide counts and reports a refusal. An owner that is unknown even to the server is no instance's.

@@ -147,7 +147,11 @@ func TestOnlyOwnObjectsAreWritten(t *testing.T) {
 		{"a kind without owner", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newGuardBench(t, tc.object.DeepCopyObject().(client.Object))
+			objects := []client.Object{tc.object.DeepCopyObject().(client.Object)}
+			if tc.object.GetName() != "theirs" {
+				objects = append(objects, nodeClass("theirs", "b"))
+			}
+			b := newGuardBench(t, objects...)
 			for way, write := range writesOn(b.client, tc.object) {
 				expectWrite(t, b, way, tc.ours, write)
 			}
@@ -216,11 +220,29 @@ func TestMaskedNodeIsNotWritten(t *testing.T) {
 		node("n", "theirs", foreignHost, label(karpv1.NodePoolLabelKey, "p")),
 		node("n", "theirs", "", label(karpv1.NodePoolLabelKey, "p")),
 		node("n", "theirs", adoptedID),
+		node("n", "theirs", ownHost), // found by seeds: a machine's leave deleted the Node of a class that had become another instance's
 	} {
-		b := newGuardBench(t, n.DeepCopy())
+		b := newGuardBench(t, n.DeepCopy(), nodeClass("theirs", "b"))
 		expectSight(t, me.node(b.own.snapshot(), n), masked)
 		for way, write := range writesOn(b.client, n) {
 			expectWrite(t, b, way, false, write)
+		}
+		// Core's registration puts the NodeClaim's labels on whatever Node has its provider ID.
+		n.Labels[ClassLabel] = "mine"
+		for way, write := range writesOn(b.client, n) {
+			expectWrite(t, b, way+", relabelled", false, write)
+		}
+	}
+}
+
+// L3: what a kubelet registers after its class has gone would otherwise be nobody's to delete.
+func TestNodeOfAClassThatIsGoneIsDeletedByItsHostsOwner(t *testing.T) {
+	for providerID, ours := range map[string]bool{ownHost: true, foreignHost: false, adoptedID: false} {
+		n := node("n", "gone", providerID)
+		b := newGuardBench(t, n.DeepCopy())
+		expectSight(t, me.node(b.own.snapshot(), n), masked)
+		for way, write := range writesOn(b.client, n) {
+			expectWrite(t, b, way+" "+providerID, ours && way == "delete", write)
 		}
 	}
 }

@@ -84,8 +84,12 @@ func (id Identity) judge(own *Set, o client.Object, creating bool) verdict {
 	return unknown
 }
 
-// judgeNode does not use the Node's view, which would change the object.
+// judgeNode does not use the Node's view, which would change the object. What came out of that view is not to be believed, for core puts
+// the labels of its NodeClaim on it before it writes: a masked Node with an own provider ID would become an own one.
 func (id Identity) judgeNode(own *Set, n *corev1.Node) verdict {
+	if _, masked := n.Annotations[maskAnnotation]; masked {
+		return unknown
+	}
 	if id.foreignNode(own, n) {
 		return foreign
 	}

@@ -23,6 +23,9 @@ var ClassLabel = karpv1.NodeClassLabelKey(schema.GroupKind{Group: v1beta1.Group,
 // capacity of its CapacityBuffers, and writes the status of its NodeOverlays.
 const HomeInstanceLabel = v1beta1.Group + "/home-instance"
 
+// maskAnnotation is on masked Nodes in memory, and on none on the server, where the guard refuses to write them.
+const maskAnnotation = v1beta1.Group + "/masked"
+
 // sight is how core sees an object.
 type sight int
 
@@ -68,6 +71,10 @@ func (id Identity) node(own *Set, n *corev1.Node) sight {
 		return plain
 	}
 	delete(n.Labels, ClassLabel)
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	n.Annotations[maskAnnotation] = "true"
 	// Core launches replacements for the pods of a Node that is being deleted; the owner does that already.
 	n.DeletionTimestamp, n.DeletionGracePeriodSeconds = nil, nil
 	// Core's state does not sync while a Node of a NodePool lacks an identity or an instance type; that is the owner's to wait for.

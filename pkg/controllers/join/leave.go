@@ -15,6 +15,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
@@ -144,7 +145,8 @@ const (
 func zombie(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil && !host.LeavePending(h) }
 
 // deleteNode deletes the Node that this host's machine registered: the one that carries this host's provider ID, and no other. Karpenter
-// has done so already, unless its NodeClaim went before it was known to be registered, or a kubelet registered again while it left.
+// has done so already, unless its NodeClaim went before it was known to be registered, or a kubelet registered again while it left. One
+// whose class has become another instance's is nobody's, and is left for a person to delete.
 func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 	nodes := &corev1.NodeList{}
 	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
@@ -155,7 +157,11 @@ func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 		if !node.DeletionTimestamp.IsZero() {
 			continue // karpenter is at it
 		}
-		if err := c.Client.Delete(ctx, node, client.Preconditions{UID: &node.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		err := c.Client.Delete(ctx, node, client.Preconditions{UID: &node.UID})
+		switch {
+		case errors.Is(err, ownership.ErrForeign):
+			log.FromContext(ctx).Info("the Node of the machine that left names another instance's class, so it is not deleted", "Node", node.Name, "class", node.Labels[ownership.ClassLabel])
+		case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 			return err
 		}
 	}
