@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpcloud "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -50,9 +51,18 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	}
 	candidates, why := pick(types.types, nodeClaim)
 	// With no candidates too: the claim may hold a host that only the API server knows of yet.
+	lingering := ""
 	claimed, err := c.hosts.Claim(ctx, host.ClaimRequest{
 		Name: nodeClaim.Name, UID: nodeClaim.UID, NodeClass: class.Name, Marker: c.marker(ctx, class), Candidates: candidates,
+		Refuse: func(h *v1beta1.SSHHost) (bool, error) {
+			former, err := c.formerOf(ctx, h, nodeClaim)
+			if former != "" {
+				lingering = fmt.Sprintf("; SSHHost %s is free, but NodeClaim %s, which it served before, still exists", h.Name, former)
+			}
+			return former != "", err
+		},
 	})
+	why += lingering
 	if err != nil {
 		return nil, c.claimFailed(nodeClaim, class, err, why)
 	}
@@ -62,6 +72,21 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		v1beta1.NodeClassHashVersionAnnotation: v1beta1.NodeClassHashVersion,
 	}
 	return created, nil
+}
+
+// formerOf is the NodeClaim that a free host served before, while that still exists. Karpenter knows a NodeClaim's Nodes by its provider
+// ID, which is the host's: ending the former NodeClaim, it would delete the Node that the host registers for its next one.
+func (c *CloudProvider) formerOf(ctx context.Context, h *v1beta1.SSHHost, nodeClaim *karpv1.NodeClaim) (string, error) {
+	named := &karpv1.NodeClaimList{}
+	if err := c.kube.List(ctx, named, client.MatchingFields{"status.providerID": h.StaticProviderID()}); err != nil {
+		return "", fmt.Errorf("listing the NodeClaims of SSHHost %s: %w", h.Name, err)
+	}
+	for index := range named.Items {
+		if named.Items[index].UID != nodeClaim.UID {
+			return named.Items[index].Name, nil
+		}
+	}
+	return "", nil
 }
 
 // ready refuses launches with a class that is not ready, or not known to be.

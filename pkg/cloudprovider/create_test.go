@@ -3,6 +3,7 @@ package cloudprovider
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -202,6 +203,25 @@ func TestCreateIsIdempotentPerClaim(t *testing.T) {
 
 // A claim that has its host must not be told that there is no capacity or that its class is not ready: karpenter would drop it, and
 // the machine would join for nobody.
+// S4, found by seeds: karpenter, still ending a host's former NodeClaim, deleted the Node of its next one, for both have one provider ID.
+func TestAHostIsNotClaimedWhileItsFormerNodeClaimExists(t *testing.T) {
+	former := claim("former", providerID("kpssh://pool/a"))
+	e := newEnv(t, webClass(), freeHost("a"), freeHost("b"), former)
+	created, err := e.Create(t.Context(), claim("c"))
+	if err != nil || created.Status.ProviderID != "kpssh://pool/b" {
+		t.Fatalf("got %v, %v; want host b", created, err)
+	}
+	if _, err := e.Create(t.Context(), claim("d")); verdict(err) != "InsufficientCapacity" || !strings.Contains(err.Error(), "NodeClaim former") {
+		t.Errorf("got %v, want one that names the former NodeClaim", err)
+	}
+	if err := e.api.Delete(t.Context(), former); err != nil {
+		t.Fatal(err)
+	}
+	if created, err := e.Create(t.Context(), claim("d")); err != nil || created.Status.ProviderID != "kpssh://pool/a" {
+		t.Errorf("got %v, %v; want host a", created, err)
+	}
+}
+
 func TestCreateKeepsTheHostWhateverBecameOfTheClass(t *testing.T) {
 	for name, class := range map[string]*v1beta1.SSHNodeClass{
 		"not ready": webClass(setReady(metav1.ConditionFalse, "ProfileInvalid")),

@@ -52,7 +52,9 @@ func newEnv(t *testing.T, objects ...client.Object) *env {
 				return []string{string(ref.UID)}
 			}
 			return nil
-		}).Build()
+		}).
+		WithIndex(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).
+		Build()
 	cached, live := intercepted(e.api, &e.cached), intercepted(e.api, &e.uncached)
 	e.inventory = host.NewInventory("pool", cached, live, e.clock)
 	e.CloudProvider = New("default", cached, live, e.inventory, func(class string) bool { return e.own[class] }, e.events, e.clock)

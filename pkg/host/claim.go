@@ -40,6 +40,8 @@ type ClaimRequest struct {
 	Marker string
 	// Candidates in order of preference, cheapest first.
 	Candidates []Candidate
+	// Refuse is asked about each host before it is claimed; nil refuses none.
+	Refuse func(*v1beta1.SSHHost) (bool, error)
 }
 
 // Claim gives the NodeClaim one host: the one it has, else the best that is free. However often it is called and whatever caches
@@ -58,6 +60,15 @@ func (i *Inventory) Claim(ctx context.Context, r ClaimRequest) (*v1beta1.SSHHost
 		hosts := append([]*v1beta1.SSHHost{}, candidate.Hosts...)
 		Order(hosts, r.Marker)
 		for _, h := range hosts {
+			if r.Refuse != nil {
+				refused, err := r.Refuse(h)
+				if err != nil {
+					return nil, err
+				}
+				if refused {
+					continue
+				}
+			}
 			claimed, err := i.take(ctx, h.Name, r, candidate.InstanceType)
 			if errors.Is(err, errTaken) {
 				continue
