@@ -13,7 +13,7 @@ prepare_control_plane
 packages=("$@")
 if ((${#packages[@]} == 0)); then
   # Not mapfile: macOS has bash 3. Not a process substitution: a failing go list must fail the run.
-  list=$(go list ./... | grep -vE '/test/(e2e|bench|chaos)(/|$)')
+  list=$(go list ./... | grep -vE '/test/(e2e|bench)(/|$)')
   while IFS= read -r package; do packages+=("$package"); done <<<"$list"
 fi
 
