@@ -10,7 +10,6 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
-	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
 
 // unrest is what is not at rest yet (L3), or not served although it could be (L1).
@@ -57,9 +56,6 @@ func (w *world) unrest() []string {
 	for _, o := range w.api.list(kindNode) {
 		node := o.(*corev1.Node)
 		h := hosts[node.Spec.ProviderID]
-		if class := classes[node.Labels[ownership.ClassLabel]]; class != nil && h != nil && w.rules.namespaceOwner(h.Namespace) != class.Spec.Instance {
-			continue // class and machine are of two instances: nobody's
-		}
 		if node.DeletionTimestamp != nil || h == nil || h.Status.State != v1beta1.HostInUse {
 			say("node %s (%s) is left over", node.Name, node.Spec.ProviderID)
 		}

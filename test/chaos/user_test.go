@@ -5,9 +5,11 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
 
 // misfortune is the random part of a history: a user who edits, weather, and breakdowns.
@@ -205,7 +207,7 @@ func (w *world) maintain(d *die) {
 	}
 }
 
-// heal ends all faults, and mends what only a person can: pools whose class is gone, and owners on machines that are gone.
+// heal ends all faults.
 func (w *world) heal() {
 	w.rules.trace("faults end")
 	w.clearUp()
@@ -228,7 +230,17 @@ func (w *world) heal() {
 	}
 }
 
+// mend does what only a person can: it makes classes that pools name, empties classes that are to go, lets machines be taken over whose
+// owner is gone, and deletes the Nodes that are nobody's, because their class and their machine are of two instances.
 func (w *world) mend() {
+	for _, o := range w.api.list(kindNode) {
+		node := o.(*corev1.Node)
+		class, err := w.api.get(key{kind: kindClass, name: node.Labels[ownership.ClassLabel]})
+		if err == nil && class.(*v1beta1.SSHNodeClass).Spec.Instance != w.rules.idOwner(node.Spec.ProviderID) {
+			_, _ = w.api.patch(w.write("patch"), keyOf(node), false, []byte(`{"metadata":{"finalizers":null}}`))
+			_ = w.api.delete(w.write("delete"), keyOf(node), nil)
+		}
+	}
 	d := w.dice.roll("mend")
 	for _, o := range w.api.list(kindPool) {
 		name := o.(*karpv1.NodePool).Spec.Template.Spec.NodeClassRef.Name
