@@ -54,7 +54,8 @@ func SettingsFromEnv() (Settings, error) {
 	var errs *multierror.Error
 	errs = multierror.Append(errs, s.Validate())
 	s.Release = orDefault("RELEASE", s.PoolNamespace)
-	if problems := validation.IsValidLabelValue(s.Release); len(problems) > 0 {
+	// The default is a namespace's name, which was judged above.
+	if problems := validation.IsValidLabelValue(s.Release); os.Getenv("RELEASE") != "" && len(problems) > 0 {
 		errs = multierror.Append(errs, fmt.Errorf("RELEASE: %q is no label value: %s", s.Release, strings.Join(problems, "; ")))
 	}
 	s.LeaseNamespace = orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace)

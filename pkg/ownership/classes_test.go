@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
@@ -77,23 +78,25 @@ func TestStartRefusesACRDWithoutTheSelectableField(t *testing.T) {
 	replaceFields := func(fields string) {
 		t.Helper()
 		patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/versions/0/selectableFields","value":%s}]`, fields)
-		must(t, live.Patch(ctx, crd, client.RawPatch(types.JSONPatchType, patch)))
+		must(t, live.Patch(context.WithoutCancel(ctx), crd, client.RawPatch(types.JSONPatchType, patch)))
 	}
 	replaceFields(`[]`)
-	must(t, untilStart(ctx, cfg, "CRDOutdated"))
+	t.Cleanup(func() { replaceFields(`[{"jsonPath":".spec.instance"}]`) }) // other tests share the API server
+	must(t, untilSelectable(ctx, live, false))
+	if _, err := Start(ctx, cfg, me); !fault.Is(err, fault.Configuration) || fault.Of(err).Reason != "CRDOutdated" {
+		t.Errorf("with the old CRD: %v", err)
+	}
 	replaceFields(`[{"jsonPath":".spec.instance"}]`)
-	must(t, untilStart(ctx, cfg, ""))
+	must(t, untilSelectable(ctx, live, true))
+	if _, err := Start(ctx, cfg, me); err != nil {
+		t.Errorf("with the new CRD: %v", err)
+	}
 }
 
-// untilStart waits until Start returns a fault with this reason, or none. The API server tells nobody when it has taken over a CRD.
-func untilStart(ctx context.Context, cfg *rest.Config, reason string) error {
-	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		_, err := Start(ctx, cfg, me)
-		if reason == "" {
-			return err == nil, nil
-		}
-		return err != nil && fault.Of(err).Reason == reason, nil
+// untilSelectable waits until the API server selects classes by instance, or refuses to. It tells nobody when it has taken over a CRD.
+func untilSelectable(ctx context.Context, live client.Client, want bool) error {
+	return wait.PollUntilContextCancel(ctx, 250*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := live.List(ctx, &v1beta1.SSHNodeClassList{}, client.MatchingFields{instanceField: me.Instance})
+		return (err == nil) == want, nil
 	})
 }

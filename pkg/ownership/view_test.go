@@ -121,6 +121,7 @@ func TestForeignNodeLooksLikeAnotherProviders(t *testing.T) {
 			want := tc.in.DeepCopy()
 			if tc.want == masked {
 				want.DeletionTimestamp, want.DeletionGracePeriodSeconds = nil, nil
+				want.Annotations = map[string]string{maskAnnotation: "true"}
 				for _, l := range tc.gone {
 					delete(want.Labels, l)
 				}
