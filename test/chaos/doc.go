@@ -7,5 +7,5 @@
 // of a phase (machine_test.go), the kubelets, and the informers' caches, which lag as real ones do.
 //
 // Each seed is one history. What happens by chance is drawn from the seed and from what the draw is for, never from a shared stream, so
-// that a seed replays however goroutines are scheduled. See TestSeeds for the environment variables.
+// that a seed replays: but for what happens in the same nanosecond of virtual time, where the Go scheduler decides. See TestSeeds for the environment variables.
 package chaos
