@@ -37,7 +37,12 @@ if ((${#together[@]} > 0)); then
   section "unit tests, and tests of one package against a control plane"
   gotestsum --format pkgname-and-test-fails -- -p 1 -count=1 -timeout 20m ${RUN:+-run "$RUN"} "${together[@]}"
 fi
+# Everything else that many goroutines share is tested so where it is cheap; the filtered watch is what ownership stands on.
+if (($# == 0)) && [[ -z ${RUN:-} ]]; then
+  section "the filtered watch under the race detector (first time: minutes)"
+  gotestsum --format pkgname-and-test-fails -- -race -count=1 -timeout 20m -run 'FilteredWatch|KindsMove|HandOver' ./pkg/ownership
+fi
 if ((${#alone[@]} > 0)); then
   section "integration tests: controllers, a control plane, simulated machines"
-  gotestsum --format standard-verbose -- -count=1 -timeout 25m ${RUN:+-run "$RUN"} "${alone[@]}"
+  gotestsum --format standard-verbose -- -count=1 -timeout 45m ${RUN:+-run "$RUN"} "${alone[@]}"
 fi
