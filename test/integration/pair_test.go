@@ -64,7 +64,7 @@ func TestTwoInstances(t *testing.T) {
 		name string
 		test func(*pair)
 	}{
-		{"A1: one pod, one claim, one host, one writer", (*pair).onePodOneWriter},
+		{"A1, A12: one pod, one claim, one host, one writer, one that speaks of it", (*pair).onePodOneWriter},
 		{"A6, L4: a slow install here does not delay a pod there", (*pair).slowInstallHere},
 		{"a blocked drain here launches nothing there", (*pair).blockedDrainHere},
 		{"a foreign Node without identity does not stop a first sync", (*pair).foreignNodeWithoutIdentity},

@@ -32,7 +32,7 @@ func (p *pair) noCapacityHere() {
 	p.noForeignWrites(began)
 }
 
-// A1: both instances see the pod; it selects pool-a.
+// A1, A12: both instances see the pod; it selects pool-a.
 func (p *pair) onePodOneWriter() {
 	began := time.Now()
 	took := p.a.serve(1, "a1")
@@ -57,6 +57,12 @@ func (p *pair) onePodOneWriter() {
 	}
 	if a, b := p.a.made(began), p.b.made(began); a != 1 || b != 0 {
 		p.Errorf("seg-a made %d claims, seg-b %d", a, b)
+	}
+	// A12: seg-b has nothing to say about a pod that selects another's pool.
+	for _, line := range p.b.errorLines(p.T) {
+		if strings.Contains(line, `"a1"`) {
+			p.Errorf("A12: seg-b complains of seg-a's pod: %s", line)
+		}
 	}
 	p.noForeignWrites(began)
 	p.settle()
