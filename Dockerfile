@@ -1,6 +1,9 @@
-# The controller, static, and nothing else: no shell, no package manager, no root.
+# The controller, static, and its license, and nothing else: no shell, no package manager, no root. `make image` puts the same files
+# into an image without Docker; this is for those who build with it: docker build --build-arg VERSION=v1.2.3 -t NAME .
 ARG GO_VERSION=1.26.10
 FROM --platform=$BUILDPLATFORM golang:${GO_VERSION} AS build
+# go.mod may ask for a newer patch release than the base image has.
+ENV GOTOOLCHAIN=auto
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

@@ -55,8 +55,8 @@ lint: ## Run golangci-lint alone (its first build takes minutes).
 	$(GOLANGCI_LINT) ./...
 
 .PHONY: image
-image: ## Build the container image: static, non-root, nothing but the binary.
-	docker build --build-arg VERSION=$(VERSION) --build-arg GO_VERSION=$(GO_VERSION) -t $(IMAGE) .
+image: ## Build the container image for amd64 and arm64 into bin/: no engine needed. IMAGE=registry/name:tag names it, PUSH=1 pushes.
+	IMAGE='$(IMAGE)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' GO_VERSION='$(GO_VERSION)' .ci/steps/image.sh
 
 .PHONY: install
 install: ## Install the CRDs into the current kubectl context; karpenter.sh CRDs that exist stay as they are.

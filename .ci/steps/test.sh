@@ -11,7 +11,9 @@ judge "unit and integration tests"
 prepare_control_plane
 
 packages=("$@")
+everything=false
 if ((${#packages[@]} == 0)); then
+  everything=true
   # Not mapfile: macOS has bash 3. Not a process substitution: a failing go list must fail the run.
   list=$(go list ./... | grep -vE '/test/(e2e|bench)(/|$)')
   while IFS= read -r package; do packages+=("$package"); done <<<"$list"
@@ -32,6 +34,10 @@ gotestsum() {
   go run gotest.tools/gotestsum@v1.13.0 --hide-summary=output "$@"
 }
 
+if $everything; then
+  section "what builds the container image: a module of its own"
+  (cd .ci/image && gotestsum --format pkgname-and-test-fails -- -count=1 ${RUN:+-run "$RUN"} ./...)
+fi
 if ((${#together[@]} > 0)); then
   # One after the other: many of them measure how processes and connections end, and start a control plane to do so.
   section "unit tests, and tests of one package against a control plane"

@@ -38,7 +38,10 @@ formatted() {
 }
 
 tidy() {
-  go mod tidy -diff && (cd test/lab/kubebin && go mod tidy -diff)
+  local module
+  for module in . test/lab/kubebin .ci/image; do
+    go mod tidy -C "$module" -diff || return
+  done
 }
 
 lint() {
