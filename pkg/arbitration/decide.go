@@ -10,11 +10,11 @@ import (
 type Verdict int
 
 const (
-	// Shown: the instance's core deals with it.
+	// Shown means that the instance's core deals with it.
 	Shown Verdict = iota
-	// Hidden: somebody else's affair.
+	// Hidden means that it is somebody else's affair.
 	Hidden
-	// Late: hidden, unless it stays pending. From what the pools say, pools of this instance and of others would take it; this
+	// Late means hidden, unless it stays pending. From what the pools say, pools of this instance and of others would take it; this
 	// instance's hosts cannot, and what the others' hosts are is not known here. If theirs cannot either, every instance hides it, and
 	// nobody would tell why it stays pending.
 	Late

@@ -144,7 +144,7 @@ func (p Pool) meets(has, demands scheduling.Requirements) bool {
 			if !p.unknown(label) && !absent(demand) {
 				return false
 			}
-		case !offer.HasIntersection(demand) && !(absent(offer) && absent(demand)):
+		case !offer.HasIntersection(demand) && (!absent(offer) || !absent(demand)):
 			return false
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -287,11 +286,6 @@ func (p *process) run() {
 func claimable(h *v1beta1.SSHHost) bool {
 	ok, _ := host.Claimable(h)
 	return ok
-}
-
-func now() *metav1.Time {
-	t := metav1.NewTime(time.Now().Truncate(time.Second))
-	return &t
 }
 
 func (p *process) isPaused() bool {

@@ -25,11 +25,11 @@ type Self struct {
 type Life int
 
 const (
-	// Unsure: not watched for long enough to tell.
+	// Unsure means not watched for long enough to tell.
 	Unsure Life = iota
-	// Alive: its Lease was renewed.
+	// Alive means that its Lease was renewed.
 	Alive
-	// Dead: it has no Lease, or one that was not renewed for a minute.
+	// Dead means that it has no Lease, or one that was not renewed for a minute.
 	Dead
 )
 

@@ -116,7 +116,7 @@ func (c *Controller) join(ctx context.Context, h *v1beta1.SSHHost, attempt int32
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if h.Status.InstalledProfile != p.revision.Marker() {
 		if err := c.install(ctx, conn, h, p, attempt); err != nil {
 			return err

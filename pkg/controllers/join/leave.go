@@ -87,7 +87,7 @@ func (c *Controller) runLeave(ctx context.Context, h *v1beta1.SSHHost, attempt i
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	uid := claimUID(h)
 	if _, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
 		if !host.Leaves(h, uid) {

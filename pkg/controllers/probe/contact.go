@@ -30,7 +30,7 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 		metrics.Handshakes.WithLabelValues("probe", "error").Inc()
 		return observation{err: asked(ctx, err)}
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	metrics.Handshakes.WithLabelValues("probe", "success").Inc()
 
 	began := c.Clock.Now()

@@ -117,7 +117,7 @@ func (m *member) loop(wants bool) string {
 func (m *member) expect(wants bool, want string) {
 	m.c.t.Helper()
 	if got := m.loop(wants); got != want {
-		m.c.t.Fatalf("%s: %s, want %s; lease %+v", m.Turn.instance, got, want, m.c.lease())
+		m.c.t.Fatalf("%s: %s, want %s; lease %+v", m.instance, got, want, m.c.lease())
 	}
 }
 
@@ -148,7 +148,7 @@ func TestAloneNobodyWaits(t *testing.T) {
 	if c.requests["update"] > 0 || c.requests["list"] > 0 || c.requests["get"] > 10 {
 		t.Errorf("10 idle loops made these requests: %v", c.requests)
 	}
-	if n := a.Turn.held.transitions; n != 1 {
+	if n := a.held.transitions; n != 1 {
 		t.Errorf("it took %d turns", n)
 	}
 }
@@ -267,8 +267,8 @@ func TestTurnsAreFair(t *testing.T) {
 	for range 300 {
 		for _, m := range members {
 			if m.loop(true) == "disrupts" {
-				got[m.Turn.instance]++
-				order = append(order, m.Turn.instance)
+				got[m.instance]++
+				order = append(order, m.instance)
 			}
 			c.clock.Step(100 * time.Millisecond)
 		}
@@ -281,7 +281,7 @@ func TestTurnsAreFair(t *testing.T) {
 	for range 600 {
 		for _, m := range members {
 			if m.loop(true) == "disrupts" {
-				got[m.Turn.instance]++
+				got[m.instance]++
 			}
 			c.clock.Step(100 * time.Millisecond)
 		}
