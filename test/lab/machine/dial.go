@@ -16,33 +16,35 @@ import (
 
 // Dial connects from the station. It has the signature of net.Dialer.DialContext.
 func (s *Station) Dial(ctx context.Context, network, address string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result)
+	var conn net.Conn
+	err := s.enter(func() (err error) {
+		// An address, not a name, and one address family: the dialer then makes its socket on the calling thread.
+		dialer := net.Dialer{Timeout: 15 * time.Second, FallbackDelay: -1}
+		conn, err = dialer.DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// enter runs something on a thread whose network is the station's.
+func (s *Station) enter(do func() error) error {
+	done := make(chan error)
 	go func() {
 		// The thread is not unlocked: it ends with this goroutine, and its network with it.
 		runtime.LockOSThread()
-		conn, err := s.dialOnThisThread(ctx, network, address)
-		done <- result{conn, err}
+		done <- func() error {
+			netns, err := os.Open(s.netnsPath())
+			if err != nil {
+				return err
+			}
+			defer netns.Close()
+			if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("enter the network of %s: %w", s.Name, err)
+			}
+			return do()
+		}()
 	}()
-	r := <-done
-	return r.conn, r.err
-}
-
-func (s *Station) dialOnThisThread(ctx context.Context, network, address string) (net.Conn, error) {
-	netns, err := os.Open(s.netnsPath())
-	if err != nil {
-		return nil, err
-	}
-	defer netns.Close()
-	if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return nil, fmt.Errorf("enter the network of %s: %w", s.Name, err)
-	}
-	// An address, not a name, and one address family: the dialer then makes its socket on the calling thread.
-	dialer := net.Dialer{Timeout: 15 * time.Second, FallbackDelay: -1}
-	return dialer.DialContext(ctx, network, address)
+	return <-done
 }
 
 func (s *Station) dialSSH(address string, config *ssh.ClientConfig) (*ssh.Client, error) {

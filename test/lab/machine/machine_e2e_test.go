@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -164,8 +165,20 @@ func TestMachine(t *testing.T) {
 	})
 
 	t.Run("is not reached by another segment, which does reach the hub", func(t *testing.T) {
+		here, there := tap(t, m.Station), tap(t, stranger)
 		if err := connect(t, stranger, m.Address.String()); err == nil {
 			t.Errorf("%s reaches %s", stranger.Address, m.Address)
+		}
+		if err := connect(t, station, m.Address.String()); err != nil {
+			t.Errorf("%s does not reach %s: %v", station.Address, m.Address, err)
+		}
+		sshd := netip.AddrPortFrom(m.Address, 22)
+		theirs, ours := Dial{From: stranger.Address, To: sshd}, Dial{From: station.Address, To: sshd}
+		if seen := dials(t, there); seen[theirs] == 0 || len(seen) != 1 {
+			t.Errorf("the tap at the other segment's station saw %v", seen)
+		}
+		if seen := dials(t, here); seen[ours] != 1 || len(seen) != 1 {
+			t.Errorf("the tap at the machine saw %v", seen)
 		}
 		listener, err := net.Listen("tcp", HubAddress.String()+":22")
 		if err != nil {
