@@ -28,7 +28,7 @@ import (
 // hostNow is an SSHHost as the API server has it.
 func (w *world) hostNow(ctx context.Context, name string) (*v1beta1.SSHHost, error) {
 	h := &v1beta1.SSHHost{}
-	return h, w.client.Get(ctx, types.NamespacedName{Namespace: poolNamespace, Name: name}, h)
+	return h, w.client.Get(ctx, types.NamespacedName{Namespace: w.namespaceOf(name), Name: name}, h)
 }
 
 // awaitHost waits until a host is as wanted.
@@ -82,7 +82,7 @@ func (w *world) expectOut(ctx context.Context, name string) {
 	nodes := &corev1.NodeList{}
 	Expect(w.client.List(ctx, nodes)).To(Succeed())
 	for _, node := range nodes.Items {
-		Expect(node.Spec.ProviderID).NotTo(Equal("kpssh://"+poolNamespace+"/"+name), "Node %s is left", node.Name)
+		Expect(node.Spec.ProviderID).NotTo(Equal("kpssh://"+w.namespaceOf(name)+"/"+name), "Node %s is left", node.Name)
 	}
 	Expect(w.tokens(ctx)).To(BeEmpty())
 }
@@ -260,7 +260,9 @@ func (w *world) postmortem() string {
 		fmt.Fprintf(&b, "host %s: %s\n", hosts.Items[i].Name, describe(&hosts.Items[i]))
 	}
 	fmt.Fprintf(&b, "last changes:\n%s\n", strings.Join(w.timeline.since(time.Now().Add(-3*time.Minute)), "\n"))
-	fmt.Fprintf(&b, "controller:\n%s\n", w.controller.tail(60))
+	for _, c := range w.controllers() {
+		fmt.Fprintf(&b, "%s:\n%s\n", c.log, c.tail(60))
+	}
 	for name, m := range w.machines {
 		log, err := m.Exec(ctx, "systemctl --failed --no-legend --plain; cat /var/lib/e2e-trace; journalctl --no-pager --lines 10 --unit kubelet")
 		fmt.Fprintf(&b, "machine %s: %v\n%s\n", name, err, log)

@@ -7,29 +7,21 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/machine"
 )
 
-// controller is the one instance, as a process at its own place in the segment.
+// controller is an instance, as a process at a place of its own in its segment.
 type controller struct {
-	world      *world
+	station    *machine.Station
 	kubeconfig string
+	env        []string // the chart's, NAME=value
 	log        string
-	process    *exec.Cmd
+	process    *exec.Cmd // nil while it is down
 }
-
-func newController(ctx context.Context, w *world) (*controller, error) {
-	kubeconfig, err := w.cp.ServiceAccountKubeconfig(ctx, poolNamespace, serviceAccount)
-	if err != nil {
-		return nil, err
-	}
-	return &controller{world: w, kubeconfig: kubeconfig, log: filepath.Join(w.cp.Dir, "logs", "controller.log")}, nil
-}
-
-// serviceAccount is the chart's, for a release named like the chart's short name.
-const serviceAccount = "kpssh-karpenter-provider-ssh"
 
 func (c *controller) start() error {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -37,15 +29,14 @@ func (c *controller) start() error {
 		return err
 	}
 	defer log.Close()
-	c.process = c.world.station.Command(context.Background(), os.Getenv(controllerVariable))
+	c.process = c.station.Command(context.Background(), os.Getenv(controllerVariable))
 	c.process.Stdout, c.process.Stderr = log, log
-	c.process.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent",
-		"KUBECONFIG=" + c.kubeconfig, "POOL_NAMESPACE=" + poolNamespace, "INSTANCE_NAME=default",
+	c.process.Env = slices.Concat(c.env, []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "KUBECONFIG=" + c.kubeconfig,
 		"LOG_LEVEL=debug",
 		// Scenarios wait for probes; two minutes each would be most of the suite.
 		"PROBE_INTERVAL=5s",
-	}
+	})
 	if err := c.process.Start(); err != nil {
 		return fmt.Errorf("start the controller: %w", err)
 	}

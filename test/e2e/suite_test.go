@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +16,6 @@ import (
 	. "github.com/onsi/gomega"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/kpssh/karpenter-provider-ssh/test/chart"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/machine"
 )
@@ -25,7 +23,7 @@ import (
 // Paths of what prepare made, for the part of the program that has no network to make it.
 const (
 	controllerVariable = "KPSSH_E2E_CONTROLLER"
-	rbacVariable       = "KPSSH_E2E_RBAC"
+	chartsVariable     = "KPSSH_E2E_CHARTS"
 )
 
 func TestMain(m *testing.M) {
@@ -49,7 +47,7 @@ func TestEndToEnd(t *testing.T) {
 // prepare builds everything while there is a network.
 func prepare() error {
 	ctx := context.Background()
-	if err := machine.Preflight(len(machineNames)); err != nil {
+	if err := machine.Preflight(len(machineNames) + 2); err != nil {
 		return err
 	}
 	root, err := lab.Root()
@@ -73,19 +71,10 @@ func prepare() error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the controller: %w: %s", err, out)
 	}
-	objects, err := chart.Render(ctx, chart.Release{Name: releaseName, Namespace: poolNamespace})
-	if err != nil {
+	if err := renderCharts(ctx, dir); err != nil {
 		return err
 	}
-	rendered, err := json.Marshal(objects)
-	if err != nil {
-		return err
-	}
-	rbac := filepath.Join(dir, "chart.json")
-	if err := os.WriteFile(rbac, rendered, 0o644); err != nil {
-		return err
-	}
-	for variable, path := range map[string]string{controllerVariable: program, rbacVariable: rbac} {
+	for variable, path := range map[string]string{controllerVariable: program, chartsVariable: dir} {
 		if err := os.Setenv(variable, path); err != nil {
 			return err
 		}
@@ -120,7 +109,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 var _ = AfterSuite(func() {
 	if lives != nil {
-		lives.stop()
+		defer lives.stop()
+		lives.expectNoForeignWrites()
 	}
 })
 

@@ -30,18 +30,20 @@ type moment struct {
 
 // timeline notes when what changed, as a watcher sees it: timestamps in objects have whole seconds only.
 type timeline struct {
+	owners *owners // that see what it sees
+
 	mu      sync.Mutex
 	moments []moment
 	last    map[string]string // what was noted last of a thing, so that a change is noted once
 }
 
-func watchTimeline(ctx context.Context, config *rest.Config) (*timeline, error) {
-	t := &timeline{last: map[string]string{}}
+func watchTimeline(ctx context.Context, config *rest.Config, owners *owners) (*timeline, error) {
+	t := &timeline{owners: owners, last: map[string]string{}}
 	informers, err := cache.New(config, cache.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		return nil, err
 	}
-	for _, object := range []client.Object{&corev1.Pod{}, &corev1.Node{}, &karpv1.NodeClaim{}, &v1beta1.SSHHost{}} {
+	for _, object := range []client.Object{&corev1.Pod{}, &corev1.Node{}, &karpv1.NodeClaim{}, &v1beta1.SSHHost{}, &karpv1.NodePool{}, &v1beta1.SSHNodeClass{}} {
 		informer, err := informers.GetInformer(ctx, object)
 		if err != nil {
 			return nil, err
@@ -61,6 +63,7 @@ func watchTimeline(ctx context.Context, config *rest.Config) (*timeline, error) 
 
 // see notes what is new about an object.
 func (t *timeline) see(object any) {
+	t.owners.see(object)
 	switch o := object.(type) {
 	case *corev1.Pod:
 		t.note("pod "+o.Name, "created")

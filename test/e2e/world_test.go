@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -28,7 +26,6 @@ import (
 )
 
 const (
-	releaseName   = "kpssh"
 	poolNamespace = "kpssh-system"
 	// poolLabel on SSHHosts is what the classes select by.
 	poolLabel = "e2e/pool"
@@ -52,13 +49,16 @@ type world struct {
 	cp         *lab.ControlPlane
 	client     client.Client
 	timeline   *timeline
+	owners     *owners
 	controller *controller
 	root       string
-	cancel     context.CancelFunc
+	// elsewhere are the machines that are not the single instance's, and their segments.
+	elsewhere map[string]*segment
+	cancel    context.CancelFunc
 }
 
 func newWorld(ctx context.Context) (*world, error) {
-	w := &world{machines: map[string]*machine.Machine{}}
+	w := &world{machines: map[string]*machine.Machine{}, elsewhere: map[string]*segment{}, owners: newOwners()}
 	var err error
 	if w.root, err = lab.Root(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	}
 	group.Go(func() (err error) {
 		w.cp, err = lab.StartControlPlane(groupCtx, lab.Options{
-			Log: ginkgo.GinkgoWriter, Scheduler: true, ControllerManager: true, CRDs: true,
+			Log: ginkgo.GinkgoWriter, Scheduler: true, ControllerManager: true, CRDs: true, Audit: true,
 			ListenIP: machine.HubAddress.String(),
 		})
 		return err
@@ -103,7 +103,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	// Lives as long as the suite, unlike ctx, which ends with BeforeSuite.
 	var lifetime context.Context
 	lifetime, w.cancel = context.WithCancel(context.Background())
-	if w.timeline, err = watchTimeline(lifetime, w.cp.RESTConfig()); err != nil {
+	if w.timeline, err = watchTimeline(lifetime, w.cp.RESTConfig(), w.owners); err != nil {
 		return nil, err
 	}
 	if err := w.install(ctx); err != nil {
@@ -112,37 +112,23 @@ func newWorld(ctx context.Context) (*world, error) {
 	if err := w.describeHosts(ctx); err != nil {
 		return nil, err
 	}
-	w.controller, err = newController(ctx, w)
-	if err != nil {
-		return nil, err
-	}
 	return w, w.controller.start()
 }
 
 // install is what a user does once: the cluster's side of joining, the chart's permissions, the shipped profile.
 func (w *world) install(ctx context.Context) error {
-	if err := w.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: poolNamespace}}); err != nil {
-		return err
+	var instances []string
+	for _, i := range installations {
+		instances = append(instances, i.instance)
 	}
-	if err := w.cp.InstallBootstrap(ctx); err != nil {
-		return err
-	}
-	raw, err := os.ReadFile(os.Getenv(rbacVariable))
+	err := w.cp.InstallBootstrap(ctx, instances...)
 	if err != nil {
 		return err
 	}
-	var objects []*unstructured.Unstructured
-	if err := json.Unmarshal(raw, &objects); err != nil {
+	if w.controller, err = w.deploy(ctx, single); err != nil {
 		return err
 	}
-	for _, object := range objects {
-		switch object.GetKind() {
-		case "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
-			if err := w.create(ctx, object); err != nil {
-				return err
-			}
-		}
-	}
+	w.controller.station = w.station
 	profile, err := w.shippedProfile()
 	if err != nil {
 		return err
@@ -162,8 +148,8 @@ func (w *world) shippedProfile() (*v1beta1.SSHJoinProfile, error) {
 
 // describeHosts makes an SSHHost, a class and a pool for each machine, and the Secrets to log in with.
 func (w *world) describeHosts(ctx context.Context) error {
-	for name, m := range w.machines {
-		profile := "tls-bootstrap"
+	for _, name := range machineNames {
+		m, profile := w.machines[name], "tls-bootstrap"
 		if name != shipped {
 			profile = name
 			if err := w.create(ctx, w.gatedProfile(name, "1")); err != nil {
@@ -190,9 +176,17 @@ func (w *world) describeHosts(ctx context.Context) error {
 	return nil
 }
 
+// namespaceOf a host is the pool namespace that lists it.
+func (w *world) namespaceOf(host string) string {
+	if s, ok := w.elsewhere[host]; ok {
+		return s.namespace
+	}
+	return poolNamespace
+}
+
 func (w *world) host(m *machine.Machine, user string) *v1beta1.SSHHost {
 	return &v1beta1.SSHHost{
-		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: poolNamespace, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: w.namespaceOf(m.Name), Labels: map[string]string{
 			poolLabel: m.Name, v1beta1.HostClassLabel: m.Name,
 		}},
 		Spec: v1beta1.SSHHostSpec{
@@ -209,9 +203,21 @@ func (w *world) create(ctx context.Context, object client.Object) error {
 	return nil
 }
 
-func (w *world) stop() {
+// controllers are those of all installations so far.
+func (w *world) controllers() []*controller {
+	var all []*controller
 	if w.controller != nil {
-		w.controller.kill()
+		all = append(all, w.controller)
+	}
+	for _, s := range w.elsewhere {
+		all = append(all, s.controller)
+	}
+	return all
+}
+
+func (w *world) stop() {
+	for _, c := range w.controllers() {
+		c.kill()
 	}
 	if w.cancel != nil {
 		w.cancel()
