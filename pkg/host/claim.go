@@ -118,17 +118,55 @@ func (i *Inventory) verify(ctx context.Context, claimed *v1beta1.SSHHost, uid ty
 	if len(held) <= 1 {
 		return claimed, nil
 	}
-	_, err = i.Update(ctx, claimed.Name, func(h *v1beta1.SSHHost) error {
+	err = i.giveBack(ctx, claimed.Name, uid)
+	if err != nil && !errors.Is(err, ErrFenced) {
+		return nil, err
+	}
+	return nil, ErrClaimRaced
+}
+
+// Alone makes sure, before a machine is changed for a claim, that the claim holds no other host. A claim is written before its holder asks
+// this, so of two hosts that one NodeClaim holds, which takes two processes that both believe to lead, at least one finds the other; whatever
+// becomes of the rest, no two of them join. nil: go on. ErrFenced: this host was given back. ErrClaimRaced: the other is about to give way.
+func (i *Inventory) Alone(ctx context.Context, h *v1beta1.SSHHost) error {
+	uid := h.Status.ClaimRef.UID
+	if Touched(h) {
+		return nil // it was alone when it began
+	}
+	held, err := i.heldBy(ctx, uid)
+	if err != nil {
+		return err
+	}
+	var others []v1beta1.SSHHost
+	for index := range held {
+		if held[index].Name != h.Name {
+			others = append(others, held[index])
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	for index := range others {
+		if Touched(&others[index]) || others[index].Name < h.Name {
+			if err := i.giveBack(ctx, h.Name, uid); err != nil {
+				return err
+			}
+			return ErrFenced
+		}
+	}
+	return fmt.Errorf("%w: SSHHost %s has it too", ErrClaimRaced, others[0].Name)
+}
+
+// giveBack ends a claim that has changed nothing on its machine. ErrFenced: it has, or is over.
+func (i *Inventory) giveBack(ctx context.Context, name string, uid types.UID) error {
+	_, err := i.Update(ctx, name, func(h *v1beta1.SSHHost) error {
 		if h.Status.State != v1beta1.HostClaimed || h.Status.ClaimRef == nil || h.Status.ClaimRef.UID != uid || Touched(h) {
 			return ErrFenced
 		}
 		MarkReleased(h, Release{State: v1beta1.HostAvailable}, i.clock.Now())
 		return nil
 	})
-	if err != nil && !errors.Is(err, ErrFenced) {
-		return nil, err
-	}
-	return nil, ErrClaimRaced
+	return err
 }
 
 // settle answers a repeated Claim from what the NodeClaim holds.

@@ -250,6 +250,42 @@ func TestRacingProcessesNeverKeepTwoHostsForOneClaim(t *testing.T) {
 	}
 }
 
+// S2, found by seeds: a process that was suspended claims a second host for a NodeClaim in the moment it goes on, and before it can give it
+// back the leader begins to join that one too. So a machine is changed only by a host that is alone, and of two at most one goes on.
+func TestOfTwoHostsOfOneClaimAtMostOneJoins(t *testing.T) {
+	touched := func(h *v1beta1.SSHHost) { h.Status.BootstrapTokenID = "abcdef" }
+	mine := claimedBy("n", "uid-n")
+	for name, row := range map[string]struct {
+		hosts []*v1beta1.SSHHost
+		asks  string
+		want  error
+		holds bool // whether the host still holds the claim
+	}{
+		"alone":                              {hosts: []*v1beta1.SSHHost{machine("a", mine), machine("b")}, asks: "a", holds: true},
+		"the other has begun":                {hosts: []*v1beta1.SSHHost{machine("a", mine), machine("b", mine, touched)}, asks: "a", want: host.ErrFenced},
+		"it has begun itself":                {hosts: []*v1beta1.SSHHost{machine("a", mine, touched), machine("b", mine)}, asks: "a", holds: true},
+		"neither has, and it is the first":   {hosts: []*v1beta1.SSHHost{machine("a", mine), machine("b", mine)}, asks: "a", want: host.ErrClaimRaced, holds: true},
+		"neither has, and it is the second":  {hosts: []*v1beta1.SSHHost{machine("a", mine), machine("b", mine)}, asks: "b", want: host.ErrFenced},
+		"the other's claim has another UID":  {hosts: []*v1beta1.SSHHost{machine("a", mine), machine("b", claimedBy("n", "uid-of-before"))}, asks: "a", holds: true},
+		"what is known of it is out of date": {hosts: []*v1beta1.SSHHost{machine("a", claimedBy("m", "uid-m"), touched), machine("b", mine, touched)}, asks: "a", want: host.ErrFenced, holds: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, interceptor.Funcs{}, row.hosts...)
+			asked := w.get(t, row.asks)
+			asked.Status.ClaimRef.Name, asked.Status.ClaimRef.UID = "n", "uid-n"
+			if row.hosts[0].Status.ClaimRef.UID != "uid-n" {
+				asked.Status.BootstrapTokenID = ""
+			}
+			if err := w.Alone(t.Context(), asked); !errors.Is(err, row.want) {
+				t.Errorf("got %v, want %v", err, row.want)
+			}
+			if holds := w.get(t, row.asks).Status.ClaimRef != nil; holds != row.holds {
+				t.Errorf("the host holds a claim: %v, want %v", holds, row.holds)
+			}
+		})
+	}
+}
+
 func TestClaimGoesOnToTheNextHostWhenOneIsLost(t *testing.T) {
 	w := newWorld(t, interceptor.Funcs{}, machine("a"), machine("b"))
 	stale := w.get(t, "a")

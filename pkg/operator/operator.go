@@ -214,7 +214,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval, KubeletUnits: s.KubeletUnits,
 		}),
 		nodeclass.NewController(nodeclass.Options{
-			Inventory: inventory, Client: op.GetClient(), Live: live, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
+			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
 		}),
 		conflicts,
 		status.NewController[*v1beta1.SSHNodeClass](op.GetClient(), op.GetEventRecorderFor("kpssh-nodeclass-status")), //nolint:staticcheck // SA1019: operatorpkg takes no other

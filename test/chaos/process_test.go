@@ -188,7 +188,7 @@ func (p *process) run() {
 		return r.RequeueAfter, err
 	})
 	nodeClasses := nodeclass.NewController(nodeclass.Options{
-		Inventory: p.inv, Client: p.kube, Live: live, Mine: classes.Mine, Discovery: bootstrap.NewDiscovery(live), Clock: clock.RealClock{},
+		Inventory: p.inv, Client: p.kube, Live: live, Instance: p.id.Instance, Mine: classes.Mine, Discovery: bootstrap.NewDiscovery(live), Clock: clock.RealClock{},
 	})
 	classQueue := newQueue(p, "class", func(ctx context.Context, name string) (time.Duration, error) {
 		r, err := nodeClasses.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})

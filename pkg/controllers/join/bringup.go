@@ -105,6 +105,9 @@ type plan struct {
 }
 
 func (c *Controller) join(ctx context.Context, h *v1beta1.SSHHost, attempt int32) error {
+	if err := c.Inventory.Alone(ctx, h); err != nil {
+		return err
+	}
 	p, err := c.plan(ctx, h)
 	if err != nil {
 		return err

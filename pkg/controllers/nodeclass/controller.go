@@ -6,6 +6,7 @@
 package nodeclass
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,8 +30,8 @@ const (
 	// recheck is how soon what no watch tells of is looked at again: ConfigMap cluster-info, and NodeClaims that are hidden from
 	// this instance's caches.
 	recheck = 30 * time.Second
-	// youth is how long a class that is not known to be ours may yet turn out to be: the watch that fills the set of own classes is not
-	// the one that brought the class here.
+	// youth is how long a class that is not known to be ours is expected to turn out to be: the watch that fills the set of own classes is
+	// not the one that brought the class here. It may be late by more; then the class is looked at less often.
 	youth = time.Minute
 	// glance is how soon such a class is looked at again.
 	glance = time.Second
@@ -42,7 +43,8 @@ type Options struct {
 	// Client reads from the caches and writes; Live reads from the API server.
 	Client client.Client
 	Live   client.Reader
-	// Mine tells whether this instance owns a class.
+	// Instance is this instance's name; Mine tells whether the set of own classes has a class.
+	Instance  string
 	Mine      func(class string) bool
 	Discovery *bootstrap.Discovery
 	Clock     clock.Clock
@@ -84,10 +86,13 @@ func (c *Controller) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if !c.Mine(class.Name) {
 		c.index.forget(class.Name)
-		if c.Clock.Since(class.CreationTimestamp.Time) < youth {
+		switch {
+		case cmp.Or(class.Spec.Instance, v1beta1.DefaultInstance) != c.Instance:
+			return reconcile.Result{}, nil // another instance's
+		case c.Clock.Since(class.CreationTimestamp.Time) < youth:
 			return reconcile.Result{RequeueAfter: glance}, nil
 		}
-		return reconcile.Result{}, nil // another instance's
+		return reconcile.Result{RequeueAfter: recheck}, nil // no event will tell when it is known
 	}
 	c.index.note(class)
 	if !c.Inventory.Synced() {
