@@ -62,6 +62,7 @@ func newWorld(seed uint64) *world {
 	for _, segment := range w.segments {
 		w.addSegment(segment)
 	}
+	w.softenAlike()
 	for i := range 4 + w.r.IntN(12) {
 		w.pods = append(w.pods, w.pod(fmt.Sprintf("pod-%02d", i)))
 	}
@@ -80,6 +81,23 @@ func (w *world) addSegment(segment string) {
 		w.classes = append(w.classes, c)
 		for j := range 1 + w.r.IntN(2) {
 			w.pools = append(w.pools, w.pool(fmt.Sprintf("pool-%d%d-%d", w.r.IntN(10), i, j)+segment, c))
+		}
+	}
+}
+
+// softenAlike gives every segment a pool with a PreferNoSchedule taint if any has one. Core tries each pod once more, tolerating such taints, if
+// there is such a taint in any NodePool that it sees, another segment's too; where only some see one, pods are tried in other orders.
+func (w *world) softenAlike() {
+	soft := func(p pool) bool {
+		return slices.ContainsFunc(p.Spec.Template.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule })
+	}
+	if !slices.ContainsFunc(w.pools, soft) {
+		return
+	}
+	for _, segment := range w.segments {
+		own := slices.DeleteFunc(slices.Clone(w.pools), func(p pool) bool { return p.segment != segment })
+		if !slices.ContainsFunc(own, soft) {
+			own[0].Spec.Template.Spec.Taints = []corev1.Taint{{Key: teams[0], Effect: corev1.TaintEffectPreferNoSchedule}}
 		}
 	}
 }
@@ -233,15 +251,15 @@ func (w *world) term(to pool) corev1.NodeSelectorTerm {
 // spread keeps some pods off each other's nodes.
 func (w *world) spread(p *corev1.Pod) {
 	same := &metav1.LabelSelector{MatchLabels: maps.Clone(p.Labels)}
+	if affinity := p.Spec.Affinity.NodeAffinity; affinity.RequiredDuringSchedulingIgnoredDuringExecution != nil || len(affinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+		return // core tries such a pod more than once, and what it finds depends on which other pods it has placed meanwhile
+	}
 	switch w.r.IntN(5) {
 	case 0:
 		p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
 			{LabelSelector: same, TopologyKey: corev1.LabelHostname},
 		}}
 	case 1:
-		if p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			return // whether core finds such a pod a node depends on how often it tries, thus on the other pods
-		}
 		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: same,
 		}}
