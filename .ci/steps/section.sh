@@ -18,6 +18,7 @@ elapsed() { printf '%dm%02ds' $(((SECONDS - $1) / 60)) $(((SECONDS - $1) % 60));
 judge() {
   judged=$1
   trap judgement EXIT
+  trap 'exit 143' TERM # whoever is ended from outside has not passed
 }
 judgement() {
   local code=$? last=$section_name
