@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -19,7 +20,7 @@ type poolOption func(*karpv1.NodePool)
 // nodePool names class `class`.
 func nodePool(name, class string, options ...poolOption) *karpv1.NodePool {
 	p := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1}}
-	p.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1beta1.Group, Kind: classKind, Name: class}
+	p.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1beta1.Group, Kind: ownership.ClassKind, Name: class}
 	for _, option := range options {
 		option(p)
 	}

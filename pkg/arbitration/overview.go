@@ -17,9 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
-
-const classKind = "SSHNodeClass"
 
 // Overview knows every NodePool of the cluster and whose it is. The manager's cache cannot tell: other instances' objects are kept out
 // of it. Safe for concurrent use.
@@ -159,7 +158,7 @@ func (o *Overview) ownerOf(ref *karpv1.NodeClassReference) (string, bool) {
 	switch {
 	case ref == nil:
 		return "", false
-	case ref.Group != v1beta1.Group || ref.Kind != classKind:
+	case ref.Group != v1beta1.Group || ref.Kind != ownership.ClassKind:
 		return OtherProvider, true
 	}
 	instance, known := o.classes[ref.Name]

@@ -201,8 +201,6 @@ func TestCreateIsIdempotentPerClaim(t *testing.T) {
 	g.Expect(e.claimedHosts(t)).To(HaveLen(1))
 }
 
-// A claim that has its host must not be told that there is no capacity or that its class is not ready: karpenter would drop it, and
-// the machine would join for nobody.
 // S4, found by seeds: karpenter, still ending a host's former NodeClaim, deleted the Node of its next one, for both have one provider ID.
 func TestAHostIsNotClaimedWhileItsFormerNodeClaimExists(t *testing.T) {
 	former := claim("former", providerID("kpssh://pool/a"))
@@ -222,6 +220,8 @@ func TestAHostIsNotClaimedWhileItsFormerNodeClaimExists(t *testing.T) {
 	}
 }
 
+// A claim that has its host must not be told that there is no capacity or that its class is not ready: karpenter would drop it, and
+// the machine would join for nobody.
 func TestCreateKeepsTheHostWhateverBecameOfTheClass(t *testing.T) {
 	for name, class := range map[string]*v1beta1.SSHNodeClass{
 		"not ready": webClass(setReady(metav1.ConditionFalse, "ProfileInvalid")),

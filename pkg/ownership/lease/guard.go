@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
@@ -50,4 +51,4 @@ func (g *Guard) Start(ctx context.Context) error {
 	}
 }
 
-func isDuplicate(err error) bool { return fault.Of(err).Reason == ReasonDuplicate }
+func isDuplicate(err error) bool { return fault.Of(err).Reason == v1beta1.ReasonDuplicateInstance }

@@ -31,8 +31,6 @@ import (
 const (
 	// NamePrefix of the leases of instances.
 	NamePrefix = "kpssh-"
-	// ReasonDuplicate is the reason of the fault and of the Event.
-	ReasonDuplicate = "DuplicateInstance"
 	// ContenderAnnotation on a lease names the release that last tried to be the same instance, and when.
 	ContenderAnnotation = v1beta1.Group + "/contender"
 	// unchanged is for how long a lease must not have changed before its holder counts as gone: longer than any renewal takes.
@@ -115,13 +113,13 @@ func (c Claim) read(ctx context.Context, api client.Reader) (*coordinationv1.Lea
 
 // duplicate reports a name that is taken, on the lease too, where whoever looks for the reason finds it and where the holder sees it.
 func (c Claim) duplicate(ctx context.Context, api client.Client, l *coordinationv1.Lease, what string) error {
-	taken := fault.New(fault.Configuration, ReasonDuplicate, nil, "instance name %q belongs to release %q with pool namespace %q, and this is release %q with pool namespace %q; %s",
+	taken := fault.New(fault.Configuration, v1beta1.ReasonDuplicateInstance, nil, "instance name %q belongs to release %q with pool namespace %q, and this is release %q with pool namespace %q; %s",
 		c.Instance, l.Labels[v1beta1.ReleaseLabel], l.Labels[v1beta1.PoolNamespaceLabel], c.Release, c.PoolNamespace, what)
 	now := time.Now() // an Event's time is wall-clock time, whatever clock this process decides by
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, GenerateName: c.Name() + "-duplicate-"},
 		EventTime:  metav1.NewMicroTime(now), ReportingController: "kpssh-lease", ReportingInstance: c.Release,
-		Action: "Contend", Reason: ReasonDuplicate, Type: corev1.EventTypeWarning, Note: taken.Message,
+		Action: "Contend", Reason: v1beta1.ReasonDuplicateInstance, Type: corev1.EventTypeWarning, Note: taken.Message,
 		Regarding: corev1.ObjectReference{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Namespace: c.Namespace, Name: c.Name(), UID: l.UID},
 	}
 	if err := api.Create(ctx, event); err != nil {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
@@ -96,10 +97,10 @@ func TestANameBelongsToOneRelease(t *testing.T) {
 					}
 					return
 				}
-				if !fault.Is(err, fault.Configuration) || fault.Of(err).Reason != ReasonDuplicate || !strings.Contains(err.Error(), row.says) {
+				if !fault.Is(err, fault.Configuration) || fault.Of(err).Reason != v1beta1.ReasonDuplicateInstance || !strings.Contains(err.Error(), row.says) {
 					t.Fatalf("%v", err)
 				}
-				if len(events.Items) != 1 || events.Items[0].Reason != ReasonDuplicate || events.Items[0].Note != err.Error() {
+				if len(events.Items) != 1 || events.Items[0].Reason != v1beta1.ReasonDuplicateInstance || events.Items[0].Note != err.Error() {
 					t.Errorf("events %+v", events.Items)
 				}
 				l := &coordinationv1.Lease{}
