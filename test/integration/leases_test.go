@@ -67,7 +67,7 @@ func TestAnInstanceNameIsOneReleases(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
-				return e.Reason == lease.ReasonDuplicate && e.Regarding.Name == held.Name && strings.Contains(e.Note, second.namespace)
+				return e.Reason == v1beta1.ReasonDuplicateInstance && e.Regarding.Name == held.Name && strings.Contains(e.Note, second.namespace)
 			}) {
 				t.Error("there is no Event about it")
 			}
