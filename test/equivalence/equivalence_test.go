@@ -41,7 +41,10 @@ func TestManyInstancesDoWhatOneWould(t *testing.T) {
 		compare(ctx, t, seed, &tally{})
 		return
 	}
-	first, begun := uint64(5000), time.Now()
+	first, begun, worlds, budget := uint64(5000), time.Now(), uint64(worlds), budget
+	if given, err := strconv.ParseUint(os.Getenv("EQUIVALENCE_WORLDS"), 10, 64); err == nil {
+		worlds, budget = given, time.Hour
+	}
 	if given, err := strconv.ParseUint(os.Getenv("EQUIVALENCE_FIRST"), 10, 64); err == nil {
 		first = given
 	}
