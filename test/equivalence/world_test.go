@@ -221,10 +221,20 @@ func (w *world) choose(p *corev1.Pod, to pool) {
 				affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, w.term(to))
 		}
 	}
+	required := affinity.RequiredDuringSchedulingIgnoredDuringExecution
 	for range w.r.IntN(3) {
+		wish := w.term(to)
+		if named(required, teamLabel) && wish.MatchExpressions[0].Key == teamLabel {
+			continue // core takes "red, and preferably green" for "without the label", and makes a node that the pod cannot run on
+		}
 		affinity.PreferredDuringSchedulingIgnoredDuringExecution = append(affinity.PreferredDuringSchedulingIgnoredDuringExecution,
-			corev1.PreferredSchedulingTerm{Weight: int32(1 + w.r.IntN(100)), Preference: w.term(to)})
+			corev1.PreferredSchedulingTerm{Weight: int32(1 + w.r.IntN(100)), Preference: wish})
 	}
+}
+
+// named tells whether a term names a label.
+func named(terms *corev1.NodeSelector, label string) bool {
+	return terms != nil && slices.ContainsFunc(terms.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return t.MatchExpressions[0].Key == label })
 }
 
 func (w *world) term(to pool) corev1.NodeSelectorTerm {
