@@ -19,7 +19,8 @@ const patience = 15 * time.Second
 type meeting struct {
 	mu      sync.Mutex
 	arrived map[string]chan struct{} // closed when that side has come
-	// met counts the writes of this round that found the other side there.
+	waiting map[string]int           // writes of a side that are held up now
+	// met counts the writes of this round that came while one of the other side was held up. One that comes after is no meeting.
 	met int
 }
 
@@ -41,7 +42,7 @@ func newMeeting(sides ...string) *meeting {
 func (m *meeting) again(sides ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.arrived, m.met = map[string]chan struct{}{}, 0
+	m.arrived, m.waiting, m.met = map[string]chan struct{}{}, map[string]int{}, 0
 	for _, side := range sides {
 		m.arrived[side] = make(chan struct{})
 	}
@@ -63,13 +64,19 @@ func (m *meeting) attend(side, other string) func(*http.Request) {
 		default:
 			close(m.arrived[side])
 		}
-		waitFor := m.arrived[other]
+		if m.waiting[other] > 0 {
+			m.met++
+		}
+		waitFor, waiting := m.arrived[other], m.waiting
+		waiting[side]++
 		m.mu.Unlock()
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			waiting[side]--
+		}()
 		select {
 		case <-waitFor:
-			m.mu.Lock()
-			m.met++
-			m.mu.Unlock()
 		case <-time.After(patience):
 		case <-r.Context().Done():
 		}
