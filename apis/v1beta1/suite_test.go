@@ -8,10 +8,10 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	// Registers the kinds in the global scheme, as the controller does.
 	_ "github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // One real API server judges all tests of this package: what it says is what a person reads.
@@ -23,16 +23,8 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		fmt.Fprintln(os.Stderr, "KUBEBUILDER_ASSETS is not set: run `make test PKG=./apis/...`, which prepares etcd and kube-apiserver")
-		return 1
-	}
-	environment := &envtest.Environment{
-		CRDDirectoryPaths:     []string{"../../charts/karpenter-provider-ssh/crds"},
-		ErrorIfCRDPathMissing: true,
-	}
-	var err error
-	if config, err = environment.Start(); err != nil {
+	environment, err := apiserver.Run(apiserver.OwnCRDs)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "starting the API server with the generated CRDs:", err)
 		return 1
 	}
@@ -41,6 +33,7 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
 		}
 	}()
+	config = environment.Config
 	if api, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 		return 1

@@ -2,41 +2,23 @@ package arbitration
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // The overview sees what the manager's cache keeps out: NodePools and classes of all owners, on a real API server.
 func TestTheOverviewSeesAllOwners(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
-	env := &envtest.Environment{
-		CRDs: karpapis.CRDs, CRDDirectoryPaths: []string{filepath.Join("..", "..", "charts", "karpenter-provider-ssh", "crds")}, ErrorIfCRDPathMissing: true,
-		ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute,
-	}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	cfg := apiserver.Start(t, apiserver.CRDs)
 	api, err := client.New(cfg, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,25 +12,13 @@ import (
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // A real API server takes the token for its instance's group, and no longer once it is deleted or an hour old.
 func TestTokenOnARealAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
-	env := &envtest.Environment{ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute}
-	env.ControlPlane.GetAPIServer().Configure().Append("enable-bootstrap-token-auth", "true")
-	config, err := env.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	config := apiserver.Start(t, apiserver.Flag("enable-bootstrap-token-auth", "true"))
 	admin, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)

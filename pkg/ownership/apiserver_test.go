@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -27,13 +24,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // environment is the one etcd and kube-apiserver of this package's tests.
 var environment struct {
 	once sync.Once
 	env  *envtest.Environment
-	cfg  *rest.Config
 	err  error
 }
 
@@ -54,24 +51,13 @@ func TestMain(m *testing.M) {
 // apiServer gives the configuration of a real kube-apiserver that knows karpenter's and our kinds, and has no objects of them.
 func apiServer(t *testing.T) *rest.Config {
 	t.Helper()
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
 	environment.once.Do(func() {
-		environment.env = &envtest.Environment{
-			CRDs:                  karpapis.CRDs,
-			CRDDirectoryPaths:     []string{filepath.Join("..", "..", "charts", "karpenter-provider-ssh", "crds")},
-			ErrorIfCRDPathMissing: true,
-			// Busy machines take their time.
-			ControlPlaneStartTimeout: 3 * time.Minute,
-			ControlPlaneStopTimeout:  time.Minute,
-		}
-		environment.cfg, environment.err = environment.env.Start()
+		environment.env, environment.err = apiserver.Run(apiserver.CRDs)
 	})
 	if environment.err != nil {
 		t.Fatalf("starting the API server: %v", environment.err)
 	}
-	cfg := rest.CopyConfig(environment.cfg)
+	cfg := rest.CopyConfig(environment.env.Config)
 	cfg.QPS = -1 // the tests are the only users
 	clean(t, api(t, cfg))
 	return cfg

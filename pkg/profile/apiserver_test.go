@@ -1,10 +1,8 @@
 package profile
 
 import (
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,24 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // A real API server neither changes what is kept, nor refuses the largest profile that its CRD allows.
 func TestRevisionsOnARealAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
-	env := &envtest.Environment{ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute}
-	config, err := env.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	config := apiserver.Start(t)
 	api, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)

@@ -32,12 +32,17 @@ var (
 
 // request makes one request, with what befalls it on the way there and back.
 func (c *direct) request(ctx context.Context, verb string, k key, writes bool, do func(write) error) error {
+	return c.requestOf(ctx, verb, k, nil, writes, do)
+}
+
+// requestOf is request for what is sent about an object as the sender has it in memory.
+func (c *direct) requestOf(ctx context.Context, verb string, k key, sent client.Object, writes bool, do func(write) error) error {
 	w := write{by: c.by, verb: verb, knew: func(string) bool { return false }}
 	p := c.by.proc
 	if p == nil {
 		return do(w)
 	}
-	w.knew = p.believes(k)
+	w.knew = p.believes(sent)
 	if calm[k.kind] {
 		if p.isDead() {
 			return errDead
@@ -102,7 +107,7 @@ func (c *direct) List(ctx context.Context, list client.ObjectList, opts ...clien
 }
 
 func (c *direct) Create(ctx context.Context, o client.Object, _ ...client.CreateOption) error {
-	return c.request(ctx, "create", keyOf(o), true, func(w write) error {
+	return c.requestOf(ctx, "create", keyOf(o), o, true, func(w write) error {
 		made, err := c.w.api.create(w, o)
 		if err == nil {
 			into(made, o)
@@ -114,7 +119,7 @@ func (c *direct) Create(ctx context.Context, o client.Object, _ ...client.Create
 func (c *direct) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
 	do := client.DeleteOptions{}
 	do.ApplyOptions(opts)
-	return c.request(ctx, "delete", keyOf(o), true, func(w write) error {
+	return c.requestOf(ctx, "delete", keyOf(o), o, true, func(w write) error {
 		if do.Preconditions != nil {
 			return c.w.api.delete(w, keyOf(o), do.Preconditions.UID)
 		}
@@ -135,7 +140,7 @@ func (c *direct) patch(ctx context.Context, o client.Object, patch client.Patch,
 	if status {
 		verb = "patch status"
 	}
-	return c.request(ctx, verb, keyOf(o), true, func(w write) error {
+	return c.requestOf(ctx, verb, keyOf(o), o, true, func(w write) error {
 		next, err := c.w.api.patch(w, keyOf(o), status, data)
 		if err == nil {
 			into(next, o)

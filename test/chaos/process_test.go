@@ -133,19 +133,17 @@ func (p *process) cutting() <-chan struct{} {
 	return p.cut
 }
 
-// believes tells, at this moment, whether the process takes a class for its own, and an object's class if it is a NodePool's, whose class
-// can change.
-func (p *process) believes(k key) func(string) bool {
+// believes tells, at this moment, whether the process takes a class for its own. A NodePool's class can change: one that it sends a write about
+// is what it was when the process read it, a moment ago.
+func (p *process) believes(sent client.Object) func(string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.classes == nil {
 		return nobody
 	}
 	own, was := p.classes.Snapshot(), ""
-	if k.kind == kindPool && p.stores[kindPool] != nil {
-		if pool, found, _ := p.stores[kindPool].GetByKey(k.name); found {
-			was = pool.(*karpv1.NodePool).Spec.Template.Spec.NodeClassRef.Name
-		}
+	if pool, is := sent.(*karpv1.NodePool); is {
+		was = pool.Spec.Template.Spec.NodeClassRef.Name
 	}
 	return func(class string) bool { return own.Has(class) || own.Has(was) }
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 var api client.Client
@@ -25,16 +25,7 @@ var api client.Client
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		fmt.Fprintln(os.Stderr, "KUBEBUILDER_ASSETS is not set: run `make test PKG=./test/examples`, which prepares etcd and kube-apiserver")
-		return 1
-	}
-	environment := &envtest.Environment{
-		CRDDirectoryPaths:     []string{"../../charts/karpenter-provider-ssh/crds"},
-		CRDs:                  karpapis.CRDs,
-		ErrorIfCRDPathMissing: true,
-	}
-	config, err := environment.Start()
+	environment, err := apiserver.Run(apiserver.CRDs)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "starting the API server:", err)
 		return 1
@@ -44,7 +35,7 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
 		}
 	}()
-	if api, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if api, err = client.New(environment.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 		return 1
 	}

@@ -15,7 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 const root = "../.."
@@ -29,29 +30,16 @@ var (
 
 // The steps build on each other, as they would on one cluster.
 func TestInstallLeavesForeignCRDsAlone(t *testing.T) {
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if assets == "" {
-		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make test PKG=./test/install`, which prepares etcd, kube-apiserver and kubectl")
-	}
-	server := &envtest.Environment{}
-	config, err := server.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := apiserver.StartEnvironment(t)
 	scheme := runtime.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	api, err := client.New(config, client.Options{Scheme: scheme})
+	api, err := client.New(server.Config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := cluster{Client: api, kubectl: filepath.Join(assets, "kubectl"), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	c := cluster{Client: api, kubectl: filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := os.WriteFile(c.kubeconfig, server.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}

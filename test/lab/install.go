@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,12 @@ import (
 
 // CRDs are this project's, from the working tree, and karpenter's, from its module.
 func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	own, err := OwnCRDs()
+	return slices.Concat(karpapis.CRDs, own), err
+}
+
+// OwnCRDs are this project's, from the working tree.
+func OwnCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	root, err := Root()
 	if err != nil {
 		return nil, err
@@ -34,7 +41,7 @@ func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("no CRDs in %s/charts/karpenter-provider-ssh/crds: run `make generate`", root)
 	}
-	crds := append([]*apiextensionsv1.CustomResourceDefinition{}, karpapis.CRDs...)
+	var crds []*apiextensionsv1.CustomResourceDefinition
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {

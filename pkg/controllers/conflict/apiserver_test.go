@@ -2,8 +2,6 @@ package conflict
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,33 +18,21 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // With a real API server, recorder and registry: a conflict becomes an Event on its object, a condition on the own class and a metric, and
 // when its cause is removed condition and metric go. Surveys are made by hand, on a clock that the test moves.
 func TestAgainstAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
 	log.SetLogger(logr.Discard())
-	env := &envtest.Environment{
-		CRDs:                     karpapis.CRDs,
-		CRDDirectoryPaths:        []string{filepath.Join("..", "..", "..", "charts", "karpenter-provider-ssh", "crds")},
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute, // busy machines take their time
-	}
-	cfg, err := env.Start()
-	must(t, err)
-	t.Cleanup(func() { _ = env.Stop() })
+	cfg := apiserver.Start(t, apiserver.CRDs)
 	api, err := client.New(cfg, client.Options{Scheme: scheme.Scheme})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

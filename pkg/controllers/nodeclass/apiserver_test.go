@@ -3,8 +3,6 @@ package nodeclass
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,33 +17,21 @@ import (
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // With a real API server and real informers: a class becomes Ready, counts its hosts, is left alone by heartbeats (section 2 #37), and
 // goes when its claim has gone (A9). The foreign class beside it is never written.
 func TestAgainstAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
 	log.SetLogger(logr.Discard())
-	env := &envtest.Environment{
-		CRDs:                     karpapis.CRDs,
-		CRDDirectoryPaths:        []string{filepath.Join("..", "..", "..", "charts", "karpenter-provider-ssh", "crds")},
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute, // busy machines take their time
-	}
-	cfg, err := env.Start()
-	must(t, err)
-	t.Cleanup(func() { _ = env.Stop() })
+	cfg := apiserver.Start(t, apiserver.CRDs)
 	api, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -2,8 +2,6 @@ package probe
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +15,6 @@ import (
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -25,25 +22,14 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // With a real API server, real informers and a real machine: statuses are accepted, the guard's compare-and-swap succeeds at once though
 // the cache lags behind it (section 2 #11), a Secret that is mended is noticed, and a quiet host is written once an interval.
 func TestAgainstAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS must name a directory with etcd and kube-apiserver: run this with `make test`, which builds them")
-	}
 	log.SetLogger(logr.Discard())
-	env := &envtest.Environment{
-		CRDDirectoryPaths:        []string{filepath.Join("..", "..", "..", "charts", "karpenter-provider-ssh", "crds")},
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute, // busy machines take their time
-	}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = env.Stop() })
+	cfg := apiserver.Start(t, apiserver.OwnCRDs)
 	api, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
