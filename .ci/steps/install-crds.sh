@@ -49,5 +49,6 @@ all) install_karpenter ;;
   exit 2
   ;;
 esac
-"$kubectl" apply --server-side --field-manager=karpenter-provider-ssh-crds -f "$own"
+# Helm, or whoever created an older version of them, counts as the owner of their fields: what they say is decided here.
+"$kubectl" apply --server-side --force-conflicts --field-manager=karpenter-provider-ssh-crds -f "$own"
 "$kubectl" wait --for=condition=Established --timeout=60s -f "$own"

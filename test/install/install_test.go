@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
@@ -44,8 +45,12 @@ func TestInstallLeavesForeignCRDsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	c.createAsHelm(t, "karpenter.dklesev.github.io_sshhosts.yaml")
 	c.mustMake(t, "install-shared")
 	c.wantCRDs(t, "install-shared installs this project's own", own)
+	if got := c.get(t, own[0]).Spec.Versions[0].AdditionalPrinterColumns; len(got) < 2 {
+		t.Errorf("a CRD that Helm created with an older version was not updated: it has the columns %v", got)
+	}
 
 	// What a karpenter from before v1 leaves.
 	old := foreign("nodepools", "NodePool", "v1beta1")
@@ -90,6 +95,23 @@ func TestInstallLeavesForeignCRDsAlone(t *testing.T) {
 type cluster struct {
 	client.Client
 	kubectl, kubeconfig string
+}
+
+// createAsHelm creates a CRD as an older chart would have: Helm owns the fields, and one of them differs.
+func (c cluster) createAsHelm(t *testing.T, file string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(root, "charts", "karpenter-provider-ssh", "crds", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.Unmarshal(raw, crd); err != nil {
+		t.Fatal(err)
+	}
+	crd.Spec.Versions[0].AdditionalPrinterColumns = crd.Spec.Versions[0].AdditionalPrinterColumns[:1]
+	if err := c.Create(t.Context(), crd, client.FieldOwner("helm")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (c cluster) make(t *testing.T, target string) (string, error) {
