@@ -43,8 +43,9 @@ build: ## Build the controller and the other commands into bin/.
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write deepcopy functions and CRDs from apis/.
+generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/.
 	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
+	go run ./.ci/apidoc $(CRDS)/*.yaml >docs/api.md
 
 .PHONY: verify
 verify: ## Check generated files, formatting, vet, lint, module files and scripts.
@@ -57,6 +58,18 @@ lint: ## Run golangci-lint alone (its first build takes minutes).
 .PHONY: image
 image: ## Build the container image for amd64 and arm64 into bin/: no engine needed. IMAGE=registry/name:tag names it, PUSH=1 pushes.
 	IMAGE='$(IMAGE)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' GO_VERSION='$(GO_VERSION)' .ci/steps/image.sh
+
+.PHONY: sbom
+sbom: ## Write a software bill of materials (CycloneDX) beside each executable of the last `make image`.
+	VERSION='$(VERSION)' .ci/steps/sbom.sh
+
+.PHONY: package
+package: ## Package the charts into bin/, with the version stamped in: VERSION=v1.2.3.
+	VERSION='$(VERSION)' .ci/steps/package.sh
+
+.PHONY: scan
+scan: ## Look for known vulnerabilities, insecure code and manifests that no schema knows. Needs the internet.
+	.ci/steps/scan.sh
 
 .PHONY: install
 install: ## Install the CRDs into the current kubectl context; karpenter.sh CRDs that exist stay as they are.

@@ -28,4 +28,5 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64}; do
 done
 rm -rf "$out" "$out.tar"
 go run -C .ci/image . "${arguments[@]}"
+.ci/steps/sbom.sh
 echo "OCI layout: bin/image; for docker load, podman load and ctr images import: bin/image.tar"

@@ -22,7 +22,8 @@ generated() {
   $CONTROLLER_GEN object:headerFile=/dev/null paths=./apis/... output:object:dir="$scratch/deepcopy" \
     crd:headerFile=/dev/null output:crd:dir="$scratch/crds" || return
   if ! diff -u apis/v1beta1/zz_generated.deepcopy.go "$scratch/deepcopy/zz_generated.deepcopy.go" ||
-    ! diff -ru "$CRDS" "$scratch/crds"; then
+    ! diff -ru "$CRDS" "$scratch/crds" ||
+    ! go run ./.ci/apidoc "$CRDS"/*.yaml | diff -u docs/api.md -; then
     echo "generated files are out of date: run make generate and commit" >&2
     return 1
   fi
