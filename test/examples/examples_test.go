@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +53,11 @@ func TestManifestsAreAccepted(t *testing.T) {
 	if err != nil || len(shipped) < 5 {
 		t.Fatalf("examples: %v, %v", shipped, err)
 	}
-	for _, file := range append(shipped, "testdata/existing-provider.yaml") {
+	coexistence, err := filepath.Glob("../../examples/coexistence/*.yaml")
+	if err != nil || len(coexistence) < 2 {
+		t.Fatalf("examples of coexistence: %v, %v", coexistence, err)
+	}
+	for _, file := range slices.Concat(shipped, coexistence, []string{"testdata/existing-provider.yaml"}) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			objects, err := decode(file)
 			if err != nil {
