@@ -434,6 +434,22 @@ func TestTheNewestObjectWins(t *testing.T) {
 	}
 }
 
+// The answer to a write can come after the watch has said that its host was deleted; a host that is made again under the name is another one.
+func TestADeletedHostDoesNotComeBackWithALateAnswer(t *testing.T) {
+	i := host.NewInventory(pool, nil, nil, clocktesting.NewFakeClock(start))
+	h := machine("a", func(h *v1beta1.SSHHost) { h.ResourceVersion = "5" })
+	i.Observe(h)
+	i.Forget(h)
+	i.Observe(machine("a", claimedBy("claim", "uid-claim"), func(h *v1beta1.SSHHost) { h.ResourceVersion = "6" }))
+	if i.Get("a") != nil || i.ByClaim("uid-claim") != nil {
+		t.Fatal("a host that was deleted is back")
+	}
+	i.Observe(machine("a", func(h *v1beta1.SSHHost) { h.UID, h.ResourceVersion = "another", "7" }))
+	if i.Get("a") == nil {
+		t.Error("a new host of the name is not seen")
+	}
+}
+
 func TestGenerationChangesOnlyWithWhatAHostOffers(t *testing.T) {
 	w := newWorld(t, interceptor.Funcs{}, machine("a"))
 	steps := []struct {

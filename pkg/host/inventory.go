@@ -36,8 +36,10 @@ type Inventory struct {
 	live      client.Reader
 	clock     clock.Clock
 
-	mu          sync.RWMutex
-	hosts       map[string]*v1beta1.SSHHost
+	mu    sync.RWMutex
+	hosts map[string]*v1beta1.SSHHost
+	// deleted are the hosts that are no more: the answer to a write may come after the news that its host was deleted.
+	deleted     map[types.UID]struct{}
 	byClaim     map[types.UID]string
 	byProvider  map[string]string
 	generation  uint64
@@ -53,7 +55,7 @@ type Inventory struct {
 func NewInventory(namespace string, writer client.Client, live client.Reader, clk clock.Clock) *Inventory {
 	return &Inventory{
 		namespace: namespace, writer: writer, live: live, clock: clk,
-		hosts: map[string]*v1beta1.SSHHost{}, byClaim: map[types.UID]string{}, byProvider: map[string]string{}, reserved: map[string]struct{}{},
+		hosts: map[string]*v1beta1.SSHHost{}, deleted: map[types.UID]struct{}{}, byClaim: map[types.UID]string{}, byProvider: map[string]string{}, reserved: map[string]struct{}{},
 		synced: func() bool { return true },
 	}
 }
@@ -123,14 +125,15 @@ func (i *Inventory) Source(wanted func(was, is *v1beta1.SSHHost) bool) source.So
 	})
 }
 
-// Observe takes in an object that was read or written, unless a newer one is known.
+// Observe takes in an object that was read or written, unless a newer one is known or it is deleted.
 func (i *Inventory) Observe(h *v1beta1.SSHHost) {
 	if h.Namespace != i.namespace {
 		return
 	}
 	i.mu.Lock()
 	was := i.hosts[h.Name]
-	if was != nil && !newer(h.ResourceVersion, was.ResourceVersion) {
+	_, gone := i.deleted[h.UID]
+	if gone || was != nil && !newer(h.ResourceVersion, was.ResourceVersion) {
 		i.mu.Unlock()
 		return
 	}
@@ -153,6 +156,9 @@ func (i *Inventory) Observe(h *v1beta1.SSHHost) {
 // Forget takes in the deletion of a host, unless a newer object of that name is known.
 func (i *Inventory) Forget(gone *v1beta1.SSHHost) {
 	i.mu.Lock()
+	if gone.UID != "" {
+		i.deleted[gone.UID] = struct{}{} // for good: machines are not deleted by the thousand
+	}
 	was := i.hosts[gone.Name]
 	if was == nil || (was.UID != gone.UID && newer(was.ResourceVersion, gone.ResourceVersion)) {
 		i.mu.Unlock()
