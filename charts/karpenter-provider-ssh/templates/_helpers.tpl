@@ -11,13 +11,14 @@
 {{- include "kpssh.shorten" (default .Chart.Name .Values.nameOverride) -}}
 {{- end }}
 
-{{/* Name of what lives in the release's namespace. */}}
+{{/* Name of what lives in the release's namespace. A release that is named after the chart is not given its name again, unless it ends in it:
+release a has the full name a-<chart>, so that release a-<chart> must have another. */}}
 {{- define "kpssh.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- include "kpssh.shorten" .Values.fullnameOverride -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
+{{- if and (contains $name .Release.Name) (not (hasSuffix (printf "-%s" $name) .Release.Name)) -}}
 {{- include "kpssh.shorten" .Release.Name -}}
 {{- else -}}
 {{- include "kpssh.shorten" (printf "%s-%s" .Release.Name $name) -}}
@@ -84,4 +85,31 @@ subjects:
   - kind: ServiceAccount
     name: {{ include "kpssh.serviceAccountName" . }}
     namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{/* Labels of the pod: podLabels, under those that the Deployment selects by and the one that names the instance. */}}
+{{- define "kpssh.podLabels" -}}
+{{- $own := merge (include "kpssh.selectorLabels" . | fromYaml) (dict "karpenter.dklesev.github.io/instance" (include "kpssh.instance" .)) -}}
+{{- mergeOverwrite (deepCopy .Values.podLabels) $own | toYaml -}}
+{{- end }}
+
+{{- define "kpssh.dnsPolicy" -}}
+{{- if .Values.dnsPolicy -}}
+{{- .Values.dnsPolicy -}}
+{{- else if .Values.hostNetwork -}}
+ClusterFirstWithHostNet
+{{- end -}}
+{{- end }}
+
+{{/* The group of the instance's bootstrap tokens. The controller derives the same one from the instance's name. */}}
+{{- define "kpssh.bootstrapGroup" -}}
+{{- $instance := include "kpssh.instance" . -}}
+system:bootstrappers:kpssh{{ if ne $instance "default" }}:{{ $instance }}{{ end }}
+{{- end }}
+
+{{/* Relabelings of scraped metrics. Karpenter's own know nothing of instances: all get the label that this project's metrics have. Takes a list of
+the root and the user's relabelings. */}}
+{{- define "kpssh.metricRelabelings" -}}
+{{- $own := dict "targetLabel" "kpssh_instance" "replacement" (include "kpssh.instance" (index . 0)) -}}
+{{- concat (list $own) (index . 1) | toYaml -}}
 {{- end }}
