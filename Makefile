@@ -43,9 +43,10 @@ build: ## Build the controller and the other commands into bin/.
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/.
+generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, and what the charts make of CRDs and values.
 	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
 	go run ./.ci/apidoc $(CRDS)/*.yaml >docs/api.md
+	.ci/steps/chart-files.sh charts
 
 .PHONY: verify
 verify: ## Check generated files, formatting, vet, lint, module files and scripts.

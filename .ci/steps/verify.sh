@@ -29,6 +29,18 @@ generated() {
   fi
 }
 
+chart_files() {
+  cp -r charts "$scratch/charts" && .ci/steps/chart-files.sh "$scratch/charts" || return
+  if ! diff -ru charts "$scratch/charts"; then
+    echo "generated files of the charts are out of date: run make generate and commit" >&2
+    return 1
+  fi
+}
+
+helm_lint() {
+  go run helm.sh/helm/v3/cmd/helm@v3.19.4 lint --strict charts/*
+}
+
 formatted() {
   local files
   files=$(git ls-files -z '*.go' | xargs -0 gofmt -l)
@@ -40,7 +52,7 @@ formatted() {
 
 tidy() {
   local module
-  for module in . test/lab/kubebin .ci/image; do
+  for module in . test/lab/kubebin .ci/image test/chart/names; do
     go mod tidy -C "$module" -diff || return
   done
 }
@@ -71,6 +83,8 @@ scripts() {
 }
 
 check "generated files" generated
+check "generated files of the charts" chart_files
+check "helm lint" helm_lint
 check "gofmt" formatted
 check "go vet of the tagged suites too" go vet -tags=e2e,bench ./...
 check "what the demo needs, for macOS (its first build takes minutes)" for_macos
