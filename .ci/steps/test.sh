@@ -38,6 +38,11 @@ if $everything; then
   section "what builds the container image: a module of its own"
   (cd .ci/image && gotestsum --format pkgname-and-test-fails -- -count=1 ${RUN:+-run "$RUN"} ./...)
 fi
+if $everything || [[ " ${packages[*]} " == *"/test/chart "* ]]; then
+  # Without vet, which would look at all of helm for minutes; what helm is made of is compiled already.
+  section "names of the chart's releases: a module of its own, with helm as a library"
+  (cd test/chart/names && gotestsum --format pkgname-and-test-fails -- -vet=off -count=1 ${RUN:+-run "$RUN"} ./...)
+fi
 if ((${#together[@]} > 0)); then
   # One after the other: many of them measure how processes and connections end, and start a control plane to do so.
   section "unit tests, and tests of one package against a control plane"
