@@ -86,6 +86,24 @@ func (i *instance) start(t *testing.T, kubeconfig string, env ...string) {
 	i.last = i.controller
 }
 
+// ready awaits that the process would be given work by a Deployment.
+func (i *instance) ready(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		if _, err := i.scrape("kpssh_instance_info"); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("instance %s does not answer", i.name)
+		}
+		select {
+		case <-i.done():
+			t.Fatalf("instance %s ended: %v", i.name, i.controller.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
 // kill is the process's end without a farewell.
 func (i *instance) kill() {
 	if i.controller != nil {

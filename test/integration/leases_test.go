@@ -3,7 +3,9 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +122,49 @@ func TestAnInstanceNameIsOneReleases(t *testing.T) {
 		if now := s.lease(); ptr.Deref(now.Spec.HolderIdentity, "") == ptr.Deref(held.Spec.HolderIdentity, "") {
 			t.Errorf("the lease is still %s's", ptr.Deref(now.Spec.HolderIdentity, ""))
 		}
+	})
+	t.Run("a rolling update in the middle of an install loses nothing and does nothing twice at once", func(t *testing.T) {
+		s := s.in(t)
+		old, next := shared.newInstance(t, "name", "kp-name", env...), shared.newInstance(t, "name", "kp-name", env...)
+		old.label, next.label = "name-old", "name-next"
+		old.start(t, "", "RELEASE=first")
+		s.instance = old
+		s.deleteClaims()
+		s.eventually(time.Minute, "the machine is free", func() (bool, string) { return s.settledIn("") })
+		s.newVersion("rolled") // a cold join
+		machine, twice := s.fleet.Machines()[0], filepath.Join(t.TempDir(), "twice")
+		before := machine.Counters().Runs
+		// What ends with its holder tells two at once from one after the other.
+		machine.Inject("install", fmt.Sprintf("exec 9>%[1]s.lock; flock -n 9 || { touch %[1]s; exit 1; }; sleep 6", twice))
+		defer machine.Inject("install", "")
+		s.pod("name-rolled")
+		s.eventually(time.Minute, "the install runs", func() (bool, string) { return machine.Counters().Runs["install"] > before["install"], "" })
+
+		next.start(t, "", "RELEASE=first")
+		next.ready(t)
+		asked := time.Now()
+		old.controller.Stop(30 * time.Second)
+		gone := time.Since(asked)
+		old.controller, s.instance = nil, next
+		s.running(1, 2*time.Minute)
+		after := machine.Counters().Runs
+		t.Logf("the old process was gone %.1fs after it was asked to end, the pod ran %.1fs after; installs begun %d, joins %d", gone.Seconds(), time.Since(asked).Seconds(),
+			after["install"]-before["install"], after["join"]-before["join"])
+		if gone > 20*time.Second {
+			t.Error("it was slow to end")
+		}
+		if n := after["join"] - before["join"]; n != 1 {
+			t.Errorf("%d joins", n)
+		}
+		if _, err := os.Stat(twice); err == nil {
+			t.Error("two installs ran at once")
+		}
+		if h := s.hosts()[0]; h.Status.State != v1beta1.HostInUse || len(s.claims()) != 1 {
+			t.Errorf("host %s is %s, and there are %d claims", h.Name, h.Status.State, len(s.claims()))
+		}
+		s.deleteClaims()
+		s.eventually(time.Minute, "the machine is free", func() (bool, string) { return s.settledIn("") })
+		next.kill() // before its scenario, whose objects would go without it
 	})
 	if found := s.foreignSince(began); len(found) > 0 {
 		t.Errorf("S6: %v", found)
