@@ -3,6 +3,7 @@ package join
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -148,12 +149,12 @@ func zombie(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil && !host.
 // has done so already, unless its NodeClaim went before it was known to be registered, or a kubelet registered again while it left. One
 // whose class has become another instance's is nobody's, and is left for a person to delete.
 func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
-	nodes := &corev1.NodeList{}
-	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
+	nodes, err := c.nodesOf(ctx, h)
+	if err != nil {
 		return err
 	}
-	for index := range nodes.Items {
-		node := &nodes.Items[index]
+	for index := range nodes {
+		node := &nodes[index]
 		if !node.DeletionTimestamp.IsZero() {
 			continue // karpenter is at it
 		}
@@ -166,6 +167,25 @@ func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 		}
 	}
 	return nil
+}
+
+// nodesOf are the Nodes with the host's provider ID. The cache may not show yet what registered just before the machine left, and nobody looks
+// for it later: the Node of the claim's name is read from the API server.
+func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
+		return nil, err
+	}
+	ref := h.Status.ClaimRef
+	if ref == nil || slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == ref.Name }) {
+		return nodes.Items, nil
+	}
+	node := &corev1.Node{}
+	err := c.Live.Get(ctx, types.NamespacedName{Name: ref.Name}, node)
+	if err == nil && node.Spec.ProviderID == h.EffectiveProviderID() {
+		nodes.Items = append(nodes.Items, *node)
+	}
+	return nodes.Items, client.IgnoreNotFound(err)
 }
 
 // installedRevision is the profile whose install is on the machine: the recorded revision, else, for a host that was installed before
