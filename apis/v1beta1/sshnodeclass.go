@@ -27,6 +27,7 @@ const (
 	ReasonSharedPoolNamespace = "SharedPoolNamespace"
 	ReasonUnownedNodeClass    = "UnownedNodeClass"
 	ReasonDanglingNodePool    = "DanglingNodePool"
+	ReasonDanglingNodeClaim   = "DanglingNodeClaim"
 	ReasonMovedNodePool       = "MovedNodePool"
 	ReasonSharedMachine       = "SharedMachine"
 	ReasonNodeNameInUse       = "NodeNameInUse"

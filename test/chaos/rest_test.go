@@ -36,6 +36,8 @@ func (w *world) unrest() []string {
 		claim := o.(*karpv1.NodeClaim)
 		claims[string(claim.UID)] = claim
 		switch h := hosts[claim.Status.ProviderID]; {
+		case w.rules.orphan(claim.UID) && classes[claim.Spec.NodeClassRef.Name] == nil && claim.Status.ProviderID == "":
+			// DanglingNodeClaim: it holds nothing, and a person deletes it
 		case claim.DeletionTimestamp != nil:
 			say("claim %s is still being deleted", claim.Name)
 		case classes[claim.Spec.NodeClassRef.Name] == nil:

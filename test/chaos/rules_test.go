@@ -34,6 +34,7 @@ type rules struct {
 	joined   map[*machine]*session // the last join that began
 	owners   map[string]string     // of class names, ever
 	claimers map[types.UID]string  // who wrote the last claim of a host
+	orphans  map[types.UID]bool    // claims that were asked for by somebody who did not know that their class was gone
 }
 
 // session is one mutating phase that got past the machine's fence.
@@ -46,7 +47,7 @@ type session struct {
 }
 
 func newRules(t *testing.T, w *world) *rules {
-	return &rules{t: t, w: w, began0: time.Now(), verbose: verbose, running: map[*machine][]*session{}, joined: map[*machine]*session{}, owners: map[string]string{}, claimers: map[types.UID]string{}}
+	return &rules{t: t, w: w, began0: time.Now(), verbose: verbose, running: map[*machine][]*session{}, joined: map[*machine]*session{}, owners: map[string]string{}, claimers: map[types.UID]string{}, orphans: map[types.UID]bool{}}
 }
 
 func (r *rules) trace(format string, args ...any) {
@@ -147,6 +148,9 @@ func (r *rules) written(w write) {
 			r.breach("S5: %s took a finalizer off %s %s, which is %q's", p.name, w.kind, o.GetName(), owner)
 		case foreign && class != "" && w.knew(class):
 			r.late.Add(1)
+			if w.kind == kindClaim && w.before == nil {
+				r.orphans[w.after.GetUID()] = true
+			}
 		case foreign:
 			r.breach("S6: %s did %s on %s %s, which is %q's", p.name, w.verb, w.kind, o.GetName(), owner)
 		}
@@ -255,6 +259,12 @@ func (c *caller) title() string {
 		return c.proc.name
 	}
 	return c.name
+}
+
+func (r *rules) orphan(claim types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.orphans[claim]
 }
 
 // gist is what matters of an object, for the trace.

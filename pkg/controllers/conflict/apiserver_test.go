@@ -80,6 +80,13 @@ func TestAgainstAPIServer(t *testing.T) {
 		must(t, api.Create(ctx, h))
 		return h
 	}
+	ref := karpv1.NodeClassReference{Group: v1beta1.Group, Kind: ownership.ClassKind, Name: "gone"}
+	for name, class := range map[string]string{"orphan": "gone", "owned": "a"} {
+		must(t, api.Create(ctx, &karpv1.NodeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ownership.ClassLabel: class}},
+			Spec:       karpv1.NodeClaimSpec{NodeClassRef: &ref, Requirements: []karpv1.NodeSelectorRequirementWithMinValues{}},
+		}))
+	}
 	own = []*v1beta1.SSHHost{machine("kp-a")}
 	twin := machine("kp-b")
 
@@ -93,7 +100,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	look(time.Minute)
 
 	want := []string{
-		"DanglingNodePool NodePool/d", "MissingManagedLabel NodePool/p", "SharedMachine SSHHost/h", "SharedMachine SSHHost/h", "UnownedNodeClass SSHNodeClass/b",
+		"DanglingNodeClaim NodeClaim/orphan", "DanglingNodePool NodePool/d", "MissingManagedLabel NodePool/p", "SharedMachine SSHHost/h", "SharedMachine SSHHost/h", "UnownedNodeClass SSHNodeClass/b",
 	}
 	var told []string
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -127,7 +134,7 @@ func TestAgainstAPIServer(t *testing.T) {
 		t.Errorf("S6: the foreign class was written: %q", got)
 	}
 	if got, want := gauge(t, registry), []string{
-		"DanglingNodePool/d", "MissingManagedLabel/p", "SharedMachine/kp-a/h/kp-b/h", "SharedMachine/kp-b/h/kp-a/h", "UnownedNodeClass/b/seg-b",
+		"DanglingNodeClaim/orphan/gone", "DanglingNodePool/d", "MissingManagedLabel/p", "SharedMachine/kp-a/h/kp-b/h", "SharedMachine/kp-b/h/kp-a/h", "UnownedNodeClass/b/seg-b",
 	}; !slices.Equal(got, want) {
 		t.Errorf("metric %q, want %q", got, want)
 	}
@@ -136,6 +143,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	pool.Spec.Template.Labels[v1beta1.ManagedLabel] = "true"
 	must(t, api.Update(ctx, pool))
 	must(t, api.Delete(ctx, dangling))
+	must(t, api.Delete(ctx, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "orphan"}}))
 	must(t, api.Delete(ctx, foreign))
 	must(t, api.Delete(ctx, twin))
 	for range hostsEvery {

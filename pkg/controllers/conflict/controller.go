@@ -40,7 +40,7 @@ const (
 
 // patience is for how long a finding must be seen before it counts, where that is not at once: objects that are applied together come one
 // after the other.
-var patience = map[string]time.Duration{v1beta1.ReasonDanglingNodePool: time.Minute}
+var patience = map[string]time.Duration{v1beta1.ReasonDanglingNodePool: time.Minute, v1beta1.ReasonDanglingNodeClaim: time.Minute}
 
 // Options are what a Controller works with. All are required.
 type Options struct {
@@ -68,6 +68,7 @@ type Controller struct {
 	seen      map[key]*sighting
 	surveys   int
 	foreign   []Host
+	labelled  []LabelledClaim
 
 	// current findings, for the metrics.
 	current atomic.Pointer[[]Finding]

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
@@ -45,6 +47,18 @@ func danglingPools(v *view) (found []Finding) {
 		found = append(found, Finding{
 			Type: v1beta1.ReasonDanglingNodePool, Object: poolRef(pool), Other: name,
 			Message: fmt.Sprintf("SSHNodeClass %q does not exist, so no instance owns this NodePool: create the class, or correct spec.template.spec.nodeClassRef.name", name),
+		})
+	}
+	return found
+}
+
+// danglingClaims were asked for by an instance that was cut off for so long that its class went meanwhile: nobody acts for them.
+func danglingClaims(v *view) (found []Finding) {
+	for _, claim := range v.Labelled {
+		found = append(found, Finding{
+			Type: v1beta1.ReasonDanglingNodeClaim, Other: claim.Class,
+			Object:  corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID},
+			Message: fmt.Sprintf("SSHNodeClass %q does not exist, so no instance owns this NodeClaim: delete it, and if it keeps finalizers take them off, or create the class again for its owner to end it", claim.Class),
 		})
 	}
 	return found

@@ -163,6 +163,11 @@ func TestFind(t *testing.T) {
 			want: []string{"DanglingNodePool NodePool/p other=none classes= owner="},
 			says: []string{`"none" does not exist`, "nodeClassRef.name"},
 		},
+		"a claim without a class": {
+			edit: func(s *Snapshot) { s.Labelled = []LabelledClaim{{Name: "c", Class: "none"}} },
+			want: []string{"DanglingNodeClaim NodeClaim/c other=none classes= owner="},
+			says: []string{`"none" does not exist`, "delete it"},
+		},
 		"another provider's pool is never dangling": {edit: pools(aPool("p", "", ofProvider("karpenter.k8s.aws", "EC2NodeClass")))},
 		"a pool that is being deleted":              {edit: pools(aPool("p", "none", func(p *karpv1.NodePool) { p.DeletionTimestamp = new(metav1.NewTime(noon)) }))},
 

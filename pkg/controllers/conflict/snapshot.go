@@ -67,6 +67,13 @@ type NameInUse struct {
 	Seen time.Time
 }
 
+// LabelledClaim is what a NodeClaim's metadata says of its class. The label is core's, and as immutable as the reference.
+type LabelledClaim struct {
+	Name  string
+	UID   types.UID
+	Class string
+}
+
 // Snapshot is everything that findings are derived from. It is read only.
 type Snapshot struct {
 	Self Self
@@ -83,6 +90,8 @@ type Snapshot struct {
 	Pools   []karpv1.NodePool
 	// Claims are this instance's own.
 	Claims []karpv1.NodeClaim
+	// Labelled are NodeClaims whose class did not exist when they were listed, which may be a minute ago.
+	Labelled []LabelledClaim
 	// Hosts of the whole cluster; those of others may be a minute old, and are missing if this instance may not list them.
 	Hosts      []Host
 	Refusals   []ownership.Refusal

@@ -3,6 +3,7 @@ package conflict
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,9 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/lease"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership/turn"
 )
@@ -47,6 +50,9 @@ func (c *Controller) survey(ctx context.Context) (Snapshot, error) {
 		if _, leased := beats[s.Classes[i].Spec.Instance]; !leased {
 			beats[s.Classes[i].Spec.Instance] = ""
 		}
+	}
+	if err := c.classless(ctx, &s); err != nil {
+		return s, err
 	}
 	s.Now = c.Clock.Now()
 	c.lives.observe(s.Now, beats)
@@ -116,6 +122,31 @@ func instanceOf(l *coordinationv1.Lease) string {
 		return ""
 	}
 	return name
+}
+
+// classless finds the NodeClaims of classes that do not exist, which no instance's caches show. It reads metadata only.
+func (c *Controller) classless(ctx context.Context, s *Snapshot) error {
+	exists := map[string]bool{}
+	for i := range s.Classes {
+		exists[s.Classes[i].Name] = true
+	}
+	if c.surveys%hostsEvery == 0 {
+		c.labelled = nil
+		list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaimList"}}
+		err := pages(ctx, c.Live, list, anyVersion, func() {
+			for i := range list.Items {
+				claim := &list.Items[i]
+				if class := claim.Labels[ownership.ClassLabel]; !exists[class] && claim.DeletionTimestamp.IsZero() {
+					c.labelled = append(c.labelled, LabelledClaim{Name: claim.Name, UID: claim.UID, Class: class})
+				}
+			}
+		}, client.HasLabels{ownership.ClassLabel})
+		if err != nil {
+			return fmt.Errorf("listing NodeClaims: %w", err)
+		}
+	}
+	s.Labelled = slices.DeleteFunc(slices.Clone(c.labelled), func(l LabelledClaim) bool { return exists[l.Class] })
+	return nil
 }
 
 // hosts are own ones as they are now, and others as they were at most a few surveys ago.
