@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/kpssh/karpenter-provider-ssh/test/chart"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/apiserver"
 )
 
 // server is the API server that the tests of this package share, each with namespaces of its own.
@@ -61,11 +61,7 @@ func apiServer(t *testing.T) server {
 }
 
 func start() (server, error) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		return server{}, errors.New("KUBEBUILDER_ASSETS is not set: run `make test PKG=./test/chart`, which prepares etcd and kube-apiserver")
-	}
-	environment := &envtest.Environment{}
-	config, err := environment.Start()
+	environment, err := apiserver.Run()
 	if err != nil {
 		return server{}, err
 	}
@@ -73,11 +69,11 @@ func start() (server, error) {
 	if err != nil {
 		return server{}, errors.Join(err, environment.Stop())
 	}
-	s := server{config: config, kubeconfig: filepath.Join(dir, "kubeconfig"), stop: func() error { return errors.Join(environment.Stop(), os.RemoveAll(dir)) }}
+	s := server{config: environment.Config, kubeconfig: filepath.Join(dir, "kubeconfig"), stop: func() error { return errors.Join(environment.Stop(), os.RemoveAll(dir)) }}
 	scheme := runtime.NewScheme()
 	err = errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), os.WriteFile(s.kubeconfig, environment.KubeConfig, 0o600))
 	if err == nil {
-		s.api, err = client.New(config, client.Options{Scheme: scheme})
+		s.api, err = client.New(s.config, client.Options{Scheme: scheme})
 	}
 	if err != nil {
 		return server{}, errors.Join(err, s.stop())
