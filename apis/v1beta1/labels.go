@@ -29,7 +29,8 @@ const (
 	TakeOverAnnotation = Group + "/take-over"
 	// TrustHostKeyAnnotation on an SSHHost quotes the SHA256 fingerprint of a new host key that replaces the recorded one.
 	TrustHostKeyAnnotation = Group + "/trust-host-key"
-	// OwnerAnnotation on a NodePool names its instance, for people to read. Nothing depends on it.
+	// OwnerAnnotation on a NodePool names its instance, which writes it: for people to read, and for the policy that keeps a NodePool from being
+	// moved to another instance's class. No instance decides ownership by it.
 	OwnerAnnotation = Group + "/owner"
 	// NodeClassHashAnnotation on a NodeClaim is the SSHNodeClass.JoinHash it was made with.
 	NodeClassHashAnnotation = Group + "/nodeclass-hash"

@@ -41,6 +41,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/conflict"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/join"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/owner"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
@@ -216,6 +217,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		nodeclass.NewController(nodeclass.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
 		}),
+		owner.NewController(op.GetClient(), s.Instance),
 		conflicts,
 		status.NewController[*v1beta1.SSHNodeClass](op.GetClient(), op.GetEventRecorderFor("kpssh-nodeclass-status")), //nolint:staticcheck // SA1019: operatorpkg takes no other
 	)
