@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,10 +12,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 
+	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/test/chart"
 )
 
@@ -57,17 +61,23 @@ func (i installation) rendered(dir string) string {
 	return filepath.Join(dir, "chart-"+i.instance+".json")
 }
 
-// deploy creates a namespace and what the chart puts into it and around it, and returns the controller, which does not run yet.
-func (w *world) deploy(ctx context.Context, i installation) (*controller, error) {
-	if err := w.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.namespace}}); err != nil {
-		return nil, err
-	}
+// objects are what helm made of the installation.
+func (i installation) objects() ([]*unstructured.Unstructured, error) {
 	raw, err := os.ReadFile(i.rendered(os.Getenv(chartsVariable)))
 	if err != nil {
 		return nil, err
 	}
 	var objects []*unstructured.Unstructured
-	if err := json.Unmarshal(raw, &objects); err != nil {
+	return objects, json.Unmarshal(raw, &objects)
+}
+
+// deploy creates a namespace and what the chart puts into it and around it, and returns the controller, which does not run yet.
+func (w *world) deploy(ctx context.Context, i installation) (*controller, error) {
+	if err := w.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.namespace}}); err != nil {
+		return nil, err
+	}
+	objects, err := i.objects()
+	if err != nil {
 		return nil, err
 	}
 	c := &controller{log: filepath.Join(w.cp.Dir, "logs", "controller-"+i.instance+".log")}
@@ -85,6 +95,34 @@ func (w *world) deploy(ctx context.Context, i installation) (*controller, error)
 	}
 	c.kubeconfig, err = w.cp.ServiceAccountKubeconfig(ctx, i.namespace, serviceAccount)
 	return c, err
+}
+
+// permitJoining applies examples/bootstrap-rbac.yaml, with the groups of the other instances beside that of the default one, as it says.
+func (w *world) permitJoining(ctx context.Context) error {
+	raw, err := os.ReadFile(filepath.Join(w.root, "examples", "bootstrap-rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	for document := range bytes.SplitSeq(raw, []byte("\n---\n")) {
+		binding := &rbacv1.ClusterRoleBinding{}
+		if err := yaml.UnmarshalStrict(document, binding); err != nil {
+			return fmt.Errorf("examples/bootstrap-rbac.yaml: %w", err)
+		}
+		if binding.Subjects[0].Name == bootstrap.BaseGroup {
+			for _, i := range installations {
+				if i.instance == single.instance {
+					continue
+				}
+				subject := binding.Subjects[0]
+				subject.Name = bootstrap.Group(i.instance)
+				binding.Subjects = append(binding.Subjects, subject)
+			}
+		}
+		if err := w.create(ctx, binding); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // environment is what the chart tells the controller by variables, those left out that tell of the container.

@@ -208,5 +208,6 @@ func plant(ctx context.Context, s *segment, object client.Object) {
 	intruder, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	Expect(err).NotTo(HaveOccurred())
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"planted":"true"}}}`))
-	_ = intruder.Patch(ctx, object, patch, client.DryRunAll) // whether it is allowed is not the point
+	err = intruder.Patch(ctx, object, patch, client.DryRunAll)
+	Expect(err).To(MatchError(ContainSubstring("of instance "+segmentA.instance)), "H4: the policies that the chart installs")
 }

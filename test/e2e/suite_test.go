@@ -111,6 +111,7 @@ var _ = AfterSuite(func() {
 	if lives != nil {
 		defer lives.stop()
 		lives.expectNoForeignWrites()
+		lives.expectRightsInUse()
 	}
 })
 

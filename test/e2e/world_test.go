@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,11 +118,7 @@ func newWorld(ctx context.Context) (*world, error) {
 
 // install is what a user does once: the cluster's side of joining, the chart's permissions, the shipped profile.
 func (w *world) install(ctx context.Context) error {
-	var instances []string
-	for _, i := range installations {
-		instances = append(instances, i.instance)
-	}
-	err := w.cp.InstallBootstrap(ctx, instances...)
+	err := errors.Join(w.cp.PublishClusterInfo(ctx), w.permitJoining(ctx))
 	if err != nil {
 		return err
 	}
