@@ -158,6 +158,10 @@ var _ = Describe("two segments", Ordered, func() {
 
 		// What an intruder with seg-b's credentials would do must show: else the log, or the look at it, is blind.
 		plant(ctx, b, &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: a.machine.Name}})
+		// Whoever it is: what lives is not handed over. The policy goes by the name that the instance wrote on its NodePool.
+		move := fmt.Appendf(nil, `{"spec":{"template":{"spec":{"nodeClassRef":{"name":%q}}}}}`, b.machine.Name)
+		err := lives.client.Patch(ctx, &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: a.machine.Name}}, client.RawPatch(types.MergePatchType, move), client.DryRunAll)
+		Expect(err).To(MatchError(ContainSubstring("a NodePool does not move between instances")))
 		own, foreign := lives.writes(began)
 		say("audit log: writes on own objects: %v; on foreign ones: %d, of which planted: 1", own, len(foreign))
 		var told []string
