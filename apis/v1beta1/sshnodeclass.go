@@ -28,6 +28,7 @@ const (
 	ReasonUnownedNodeClass    = "UnownedNodeClass"
 	ReasonDanglingNodePool    = "DanglingNodePool"
 	ReasonDanglingNodeClaim   = "DanglingNodeClaim"
+	ReasonUnownedNodePool     = "UnownedNodePool"
 	ReasonMovedNodePool       = "MovedNodePool"
 	ReasonSharedMachine       = "SharedMachine"
 	ReasonNodeNameInUse       = "NodeNameInUse"

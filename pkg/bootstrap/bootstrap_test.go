@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 )
 
 var (
@@ -185,6 +187,37 @@ func TestDeleteNeverReachesOtherSecrets(t *testing.T) {
 	}
 }
 
+// Alert TokenLeak: what is done with tokens is counted by how it went; a token that is gone already was not deleted.
+func TestTokenOperationsAreCounted(t *testing.T) {
+	counted := func(action, outcome string) float64 {
+		var m dto.Metric
+		if err := metrics.TokenOperations.WithLabelValues(action, outcome).Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		return m.Counter.GetValue()
+	}
+	c := newCluster()
+	c.fails["create"], c.fails["delete"] = []error{nil, errTimeout}, []error{nil, nil, errForbidden}
+	tokens := NewTokens(c, "seg-a", testingclock.NewFakePassiveClock(now))
+	before := map[string]float64{}
+	for _, key := range []string{"mint success", "mint error", "delete success", "delete error"} {
+		action, outcome, _ := strings.Cut(key, " ")
+		before[key] = counted(action, outcome)
+	}
+	for _, id := range []string{"abcdef", "abcdeg"} { // the second is refused
+		_, _ = tokens.Mint(t.Context(), id, "n")
+	}
+	for range 3 { // it is there, it is gone, it is refused
+		_ = tokens.Delete(t.Context(), "abcdef")
+	}
+	for key, want := range map[string]float64{"mint success": 1, "mint error": 1, "delete success": 1, "delete error": 1} {
+		action, outcome, _ := strings.Cut(key, " ")
+		if got := counted(action, outcome) - before[key]; got != want {
+			t.Errorf("%s: %g, want %g", key, got, want)
+		}
+	}
+}
+
 func TestTokenIDsDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
@@ -225,14 +258,17 @@ func TestTokenFaults(t *testing.T) {
 	}
 }
 
-// authority is a PEM certificate of a new CA.
-func authority(t *testing.T) []byte {
+// authority is a PEM certificate of a new CA, which may end.
+func authority(t *testing.T, ends ...time.Time) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true}
+	for _, end := range ends {
+		template.NotAfter = end
+	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -372,4 +408,23 @@ func TestClusterUID(t *testing.T) {
 	c.fails["get"] = []error{errTimeout}
 	_, err := ClusterUID(t.Context(), c)
 	wantFault(t, err, fault.Cluster, ReasonClusterUnavailable, "kube-system")
+}
+
+// Alert CredentialExpiring: what machines of a class are told to believe expires with the last certificate of the bundle, for as long as the
+// class is there; of a cluster that cannot be found nothing is known.
+func TestTheClusterCATellsItsExpiry(t *testing.T) {
+	old, last := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2036, 1, 1, 0, 0, 0, 0, time.UTC)
+	class := classWith(&v1beta1.ClusterSpec{Endpoint: "https://192.0.2.1:6443", CABundle: append(authority(t, last), authority(t, old)...)})
+	d := NewDiscovery(newCluster())
+	if _, err := d.Resolve(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	want := metrics.Credential{Kind: "cluster_ca", Name: class.Name}
+	if got := d.Expiries([]string{class.Name, "other"}); len(got) != 1 || !got[want].Equal(last) {
+		t.Errorf("expiries: %v, want %s", got, last)
+	}
+	class.Spec.Cluster.CABundle = []byte("none")
+	if _, err := d.Resolve(t.Context(), class); err == nil || len(d.Expiries([]string{class.Name})) != 0 {
+		t.Errorf("a bundle that is none: %v, %v", err, d.Expiries([]string{class.Name}))
+	}
 }

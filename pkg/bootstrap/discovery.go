@@ -44,12 +44,14 @@ type Discovery struct {
 	mu     sync.Mutex
 	cached Cluster
 	until  time.Time
+	// expires is when the CA of each class's cluster does.
+	expires map[string]time.Time
 }
 
 // NewDiscovery reads ConfigMap kube-public/cluster-info through live, which must not be a cache: a cached reader would watch all
 // ConfigMaps of the cluster for the sake of one.
 func NewDiscovery(live client.Reader) *Discovery {
-	return &Discovery{live: live, clock: clock.RealClock{}}
+	return &Discovery{live: live, clock: clock.RealClock{}, expires: map[string]time.Time{}}
 }
 
 // Forget makes the next Resolve read cluster-info anew. Call it when it changed, or when a machine could not reach or believe the API
@@ -63,6 +65,21 @@ func (d *Discovery) Forget() {
 // Resolve is the cluster as machines of a class are told: what the class says, and for the rest what ConfigMap
 // kube-public/cluster-info says. Faults: Configuration/ClusterUnknown, Cluster/ClusterUnavailable.
 func (d *Discovery) Resolve(ctx context.Context, class *v1beta1.SSHNodeClass) (Cluster, error) {
+	cluster, err := d.resolve(ctx, class)
+	if fault.Is(err, fault.Cluster) {
+		return cluster, err // nothing was learned
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if expires := lastExpiry(cluster.CA); err == nil && !expires.IsZero() {
+		d.expires[class.Name] = expires
+	} else {
+		delete(d.expires, class.Name)
+	}
+	return cluster, err
+}
+
+func (d *Discovery) resolve(ctx context.Context, class *v1beta1.SSHNodeClass) (Cluster, error) {
 	override := class.Spec.Cluster
 	if override == nil {
 		cluster, err := d.clusterInfo(ctx)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 )
 
 const (
@@ -70,12 +71,13 @@ func NewTokens(c client.Client, instance string, clk clock.PassiveClock) *Tokens
 
 // Mint makes the token of an id that has been recorded, for one NodeClaim, and returns <id>.<secret>. A token of that id that is
 // left from an attempt before is replaced: its secret half died with the process that made it.
-func (t *Tokens) Mint(ctx context.Context, id, nodeClaim string) (string, error) {
+func (t *Tokens) Mint(ctx context.Context, id, nodeClaim string) (token string, err error) {
+	defer func() { count("mint", err) }()
 	if !bootstraputil.IsValidBootstrapTokenID(id) {
 		return "", fault.New(fault.Cluster, ReasonTokenFailed, nil, "%q is no bootstrap token ID; a new one is made", id)
 	}
 	_, secret := generate()
-	err := t.client.Create(ctx, t.object(id, secret, nodeClaim))
+	err = t.client.Create(ctx, t.object(id, secret, nodeClaim))
 	if apierrors.IsAlreadyExists(err) {
 		if err := t.Delete(ctx, id); err != nil {
 			return "", err
@@ -96,10 +98,23 @@ func (t *Tokens) Delete(ctx context.Context, id string) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id),
 	}}
-	if err := t.client.Delete(ctx, secret); client.IgnoreNotFound(err) != nil {
+	err := t.client.Delete(ctx, secret)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	count("delete", err)
+	if err != nil {
 		return failed(err, "deleting", id)
 	}
 	return nil
+}
+
+func count(action string, err error) {
+	outcome := metrics.Success
+	if err != nil {
+		outcome = metrics.Failure
+	}
+	metrics.TokenOperations.WithLabelValues(action, outcome).Inc()
 }
 
 func (t *Tokens) object(id, secret, nodeClaim string) *corev1.Secret {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 )
 
 // Create implements karpenter's CloudProvider. It claims a host and returns its identity; the machine joins later. Called again for
@@ -49,6 +50,7 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, err
 	}
+	held := c.hosts.ByClaim(nodeClaim.UID) != nil
 	candidates, why := pick(types.types, nodeClaim)
 	// With no candidates too: the claim may hold a host that only the API server knows of yet.
 	lingering := ""
@@ -65,6 +67,9 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	why += lingering
 	if err != nil {
 		return nil, c.claimFailed(nodeClaim, class, err, why)
+	}
+	if !held && !nodeClaim.CreationTimestamp.IsZero() {
+		metrics.ClaimWait.Observe(max(0, c.clock.Since(nodeClaim.CreationTimestamp.Time).Seconds()))
 	}
 	created := c.nodeClaimOf(claimed, class)
 	created.Annotations = map[string]string{
@@ -117,14 +122,17 @@ func (c *CloudProvider) marker(ctx context.Context, class *v1beta1.SSHNodeClass)
 
 // claimFailed turns the inventory's answer into karpenter's errors and tells people.
 func (c *CloudProvider) claimFailed(nodeClaim *karpv1.NodeClaim, class *v1beta1.SSHNodeClass, err error, why string) error {
-	failed := fmt.Errorf("NodeClaim %s, SSHNodeClass %s: %w", nodeClaim.Name, class.Name, err)
+	failed, reason := fmt.Errorf("NodeClaim %s, SSHNodeClass %s: %w", nodeClaim.Name, class.Name, err), "error"
 	switch {
 	case errors.Is(err, host.ErrNoHost):
+		reason = "no_host"
 		failed = karpcloud.NewInsufficientCapacityError(fmt.Errorf("%w: %s", failed, why))
 	case errors.Is(err, host.ErrEnding):
+		reason = "ending"
 		// Its join failed for good, or it was deleted: this NodeClaim is over, and another will be made for its pods.
 		failed = karpcloud.NewInsufficientCapacityError(failed)
 	}
+	metrics.ClaimFailures.WithLabelValues(reason).Inc()
 	c.recorder.Publish(events.Event{
 		InvolvedObject: nodeClaim, Type: corev1.EventTypeWarning, Reason: "CreateFailed", Message: failed.Error(),
 		DedupeValues: []string{string(nodeClaim.UID)},

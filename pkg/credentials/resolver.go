@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +53,8 @@ type Resolver struct {
 type parsedKey struct {
 	uid     types.UID
 	version string
+	// expires is when the key's certificate does; zero if it has none.
+	expires time.Time
 
 	once   sync.Once
 	signer ssh.Signer
@@ -106,7 +109,7 @@ func (r *Resolver) signer(key types.NamespacedName, secret *corev1.Secret) (ssh.
 	r.mu.Lock()
 	parsed := r.keys[key]
 	if parsed == nil || parsed.uid != secret.UID || parsed.version != secret.ResourceVersion {
-		parsed = &parsedKey{uid: secret.UID, version: secret.ResourceVersion}
+		parsed = &parsedKey{uid: secret.UID, version: secret.ResourceVersion, expires: certificateExpiry(secret.Data[CertificateEntry])}
 		r.keys[key] = parsed
 	}
 	r.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +43,7 @@ type Inventory struct {
 	deleted     map[types.UID]struct{}
 	byClaim     map[types.UID]string
 	byProvider  map[string]string
+	since       map[string]time.Time // when this process saw each host enter its state
 	generation  uint64
 	subscribers []func(was, is *v1beta1.SSHHost)
 	synced      func() bool
@@ -55,7 +57,8 @@ type Inventory struct {
 func NewInventory(namespace string, writer client.Client, live client.Reader, clk clock.Clock) *Inventory {
 	return &Inventory{
 		namespace: namespace, writer: writer, live: live, clock: clk,
-		hosts: map[string]*v1beta1.SSHHost{}, deleted: map[types.UID]struct{}{}, byClaim: map[types.UID]string{}, byProvider: map[string]string{}, reserved: map[string]struct{}{},
+		hosts: map[string]*v1beta1.SSHHost{}, deleted: map[types.UID]struct{}{}, byClaim: map[types.UID]string{}, byProvider: map[string]string{},
+		since: map[string]time.Time{}, reserved: map[string]struct{}{},
 		synced: func() bool { return true },
 	}
 }
@@ -139,6 +142,9 @@ func (i *Inventory) Observe(h *v1beta1.SSHHost) {
 	}
 	i.unindex(was)
 	i.hosts[h.Name] = h
+	if was == nil || was.UID != h.UID || State(was) != State(h) {
+		i.since[h.Name] = i.clock.Now()
+	}
 	if ref := h.Status.ClaimRef; ref != nil && ref.UID != "" {
 		i.byClaim[ref.UID] = h.Name
 	}
@@ -166,6 +172,7 @@ func (i *Inventory) Forget(gone *v1beta1.SSHHost) {
 	}
 	i.unindex(was)
 	delete(i.hosts, gone.Name)
+	delete(i.since, gone.Name)
 	i.generation++
 	subscribers := i.subscribers
 	i.mu.Unlock()
@@ -345,13 +352,4 @@ func (i *Inventory) SetFinalizer(ctx context.Context, name string, present bool)
 		return nil
 	}
 	return err
-}
-
-// Count counts the hosts by state and host class.
-func (i *Inventory) Count() map[metrics.PoolKey]int {
-	counts := map[metrics.PoolKey]int{}
-	for _, h := range i.All() {
-		counts[metrics.PoolKey{State: string(State(h)), HostClass: h.HostClass()}]++
-	}
-	return counts
 }

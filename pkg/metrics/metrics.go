@@ -69,6 +69,7 @@ func counted() []prometheus.Collector {
 	return []prometheus.Collector{
 		HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes, ZombieActions, ClaimToJoined, OperationsRunning,
 		TurnHeld, TurnWait, TurnRefusals, TurnsTaken,
+		Operations, OperationFailures, OperationQueue, OperationsQueued, ClaimWait, ClaimFailures, ClaimToReady, DialErrors, TokenOperations,
 	}
 }
 
@@ -82,4 +83,10 @@ func Register(registry prometheus.Registerer, instance string, collectors ...pro
 		}
 	}
 	return nil
+}
+
+// All are the collectors of every metric of this project, for their descriptions: those that are read when they are scraped have nothing to
+// tell here.
+func All() []prometheus.Collector {
+	return append(counted(), Info("", ""), Pool(nil), Owned(nil), Conflicts(nil), Alive(nil), Expiries(nil), Views(nil))
 }

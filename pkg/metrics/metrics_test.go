@@ -3,6 +3,7 @@ package metrics
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -12,7 +13,16 @@ func TestEveryMetricNamesItsInstance(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	if err := Register(registry, "seg-a",
 		Info("kp-a", "v1.2.3"),
-		Pool(func() map[PoolKey]int { return map[PoolKey]int{{State: "Available", HostClass: "big"}: 3} }),
+		Pool(func() PoolStats {
+			return PoolStats{
+				Hosts: map[PoolKey]int{{State: "Available", HostClass: "big"}: 3}, Oldest: map[string]float64{"Leaving": 40},
+				Troubles: []HostTrouble{{Host: "h", HostClass: "big", Trouble: "LeavePending"}}, Tokens: 5, Overdue: 2,
+			}
+		}),
+		Alive(func() map[string]bool { return map[string]bool{"seg-a": true, "seg-b": false} }),
+		Expiries(func() map[Credential]time.Time {
+			return map[Credential]time.Time{{Kind: "ssh_certificate", Name: "key"}: time.Unix(1000, 0)}
+		}),
 		Owned(func() map[string]int { return map[string]int{"NodePool": 2} }),
 		Conflicts(func() []Conflict {
 			return []Conflict{{Type: "SharedMachine", Namespace: "kp-a", Name: "h", Other: "kp-b/h"}}
@@ -21,8 +31,6 @@ func TestEveryMetricNamesItsInstance(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	// A vector without a child exports nothing.
-	PhaseDuration.WithLabelValues("join", "success").Observe(1)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +58,14 @@ func TestEveryMetricNamesItsInstance(t *testing.T) {
 				if labels["pool_namespace"] != "kp-a" || labels["version"] != "v1.2.3" {
 					t.Errorf("info has labels %v", labels)
 				}
+			case "kpssh_host_trouble":
+				if labels["host"] != "h" || labels["class"] != "big" || labels["trouble"] != "LeavePending" {
+					t.Errorf("the trouble has labels %v", labels)
+				}
+			case "kpssh_instance_alive":
+				if (labels["name"] == "seg-a") != (m.GetGauge().GetValue() == 1) {
+					t.Errorf("%s is alive: %v", labels["name"], m.GetGauge().GetValue())
+				}
 			case "kpssh_ownership_conflicts":
 				if labels["type"] != "SharedMachine" || labels["namespace"] != "kp-a" || labels["name"] != "h" || labels["other"] != "kp-b/h" {
 					t.Errorf("the conflict has labels %v", labels)
@@ -60,13 +76,21 @@ func TestEveryMetricNamesItsInstance(t *testing.T) {
 	for name, want := range map[string]float64{
 		"kpssh_instance_info": 1, "kpssh_pool_hosts": 3, "kpssh_owned": 2, "kpssh_ownership_conflicts": 1,
 		"kpssh_ownership_dropped_total": 7, "kpssh_ownership_lag_seconds": 1.5,
+		"kpssh_pool_oldest_seconds": 40, "kpssh_host_trouble": 1, "kpssh_bootstrap_tokens": 7, "kpssh_instance_alive": 1,
+		"kpssh_credential_expiry_timestamp_seconds": 1000,
 	} {
 		if found[name] != want {
 			t.Errorf("%s is %v, want %v", name, found[name], want)
 		}
 	}
-	if _, there := found["kpssh_instance_phase_duration_seconds"]; !there {
-		t.Error("the histograms are missing")
+	// What rules ask the growth of must be there before it first grows.
+	for _, name := range []string{
+		"kpssh_instance_phase_duration_seconds", "kpssh_host_probe_duration_seconds", "kpssh_operations_total", "kpssh_operation_queue_seconds",
+		"kpssh_host_zombie_actions_total", "kpssh_bootstrap_token_operations_total", "kpssh_claim_failures_total", "kpssh_claim_to_ready_seconds",
+	} {
+		if _, there := found[name]; !there {
+			t.Errorf("%s is not there at the start", name)
+		}
 	}
 	if Register(registry, "seg-a") == nil {
 		t.Error("the same metrics were registered twice without an error")

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,22 +18,41 @@ const (
 	coreUtilization     = "karpenter_cluster_utilization_percent"
 )
 
-// FilterOwnNodes makes the process's metrics tell of own Nodes only, so that each Node is counted by one instance and sums over instances are
-// right. Call it before the manager is made.
-func FilterOwnNodes() {
-	crmetrics.Registry = ownNodes{RegistererGatherer: crmetrics.Registry}
+// Scope makes the process's metrics tell of own Nodes only, so that each Node is counted by one instance and sums over instances are right,
+// and makes those of core and of libraries name the instance as ours do. Call it before the manager is made.
+func Scope(instance string) {
+	crmetrics.Registry = scoped{RegistererGatherer: crmetrics.Registry, instance: instance}
 }
 
-// ownNodes is a registry that is read through OwnNodes.
-type ownNodes struct{ crmetrics.RegistererGatherer }
+// scoped is a registry that is read through OwnNodes and Name.
+type scoped struct {
+	crmetrics.RegistererGatherer
+	instance string
+}
 
 // Gather implements prometheus.Gatherer.
-func (r ownNodes) Gather() ([]*dto.MetricFamily, error) {
+func (r scoped) Gather() ([]*dto.MetricFamily, error) {
 	families, err := r.RegistererGatherer.Gather()
-	return OwnNodes(families), err
+	families = OwnNodes(families)
+	Name(families, r.instance)
+	return families, err
 }
 
-var _ prometheus.Gatherer = ownNodes{}
+var _ prometheus.Gatherer = scoped{}
+
+// Name gives every series that has no InstanceLabel one.
+func Name(families []*dto.MetricFamily, instance string) {
+	own := &dto.LabelPair{Name: new(InstanceLabel), Value: &instance}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			at, found := slices.BinarySearchFunc(m.Label, InstanceLabel, func(l *dto.LabelPair, name string) int { return strings.Compare(l.GetName(), name) })
+			if !found {
+				// A slice of its own: the series shares its labels with every other scrape.
+				m.Label = slices.Insert(slices.Clip(m.Label), at, own)
+			}
+		}
+	}
+}
 
 // OwnNodes drops the series of Nodes that are not this instance's, and makes core's utilization of the cluster one of the own Nodes. It
 // changes what it is given.

@@ -23,7 +23,7 @@ import (
 )
 
 // A Node is counted by its owner only: its own Nodes are what an instance reports, and what its utilization is computed of. Everything
-// that is not about Nodes passes.
+// that is not about Nodes passes. All of it names the instance, so that alerts and dashboards can tell two apart.
 func TestOnlyOwnNodesAreReported(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	gauge := func(name string, labels ...string) *prometheus.GaugeVec {
@@ -48,22 +48,25 @@ func TestOnlyOwnNodesAreReported(t *testing.T) {
 	before := crmetrics.Registry
 	t.Cleanup(func() { crmetrics.Registry = before })
 	crmetrics.Registry = registry
-	FilterOwnNodes()
+	Scope("seg-a")
 	families, err := crmetrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := lines(families)
 	want := []string{
-		coreUtilization + " resource_type=cpu 25",
-		"karpenter_nodepools_limit nodepool=a 7",
-		coreNodeAllocatable + " managed=true node_name=own-1 resource_type=cpu 4",
-		coreNodeAllocatable + " managed=true node_name=own-2 resource_type=cpu 4",
-		coreNodeRequests + " managed=true node_name=own-1 resource_type=cpu 2",
+		coreUtilization + " kpssh_instance=seg-a resource_type=cpu 25",
+		"karpenter_nodepools_limit kpssh_instance=seg-a nodepool=a 7",
+		coreNodeAllocatable + " kpssh_instance=seg-a managed=true node_name=own-1 resource_type=cpu 4",
+		coreNodeAllocatable + " kpssh_instance=seg-a managed=true node_name=own-2 resource_type=cpu 4",
+		coreNodeRequests + " kpssh_instance=seg-a managed=true node_name=own-1 resource_type=cpu 2",
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if families, err = registry.Gather(); err != nil || strings.Contains(strings.Join(lines(families), "\n"), InstanceLabel) {
+		t.Errorf("what was scraped changed the series themselves: %v", lines(families))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/operator"
 
+	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
@@ -24,7 +25,7 @@ const countTimeout = 2 * time.Second
 func registerMetrics(registry prometheus.Registerer, s Settings, cached client.Reader, inventory *host.Inventory, classes *ownership.Classes, seam *ownership.Seam, more ...prometheus.Collector) error {
 	return metrics.Register(registry, s.Instance, append(more,
 		metrics.Info(s.PoolNamespace, operator.Version),
-		metrics.Pool(inventory.Count),
+		metrics.Pool(func() metrics.PoolStats { return inventory.Stats(bootstrap.Lifetime) }),
 		metrics.Owned(func() map[string]int {
 			return lo.Assign(countOwned(cached, s.ProviderIDPrefix()), map[string]int{
 				ownership.ClassKind: len(classes.Snapshot().Names()), "SSHHost": len(inventory.All()),

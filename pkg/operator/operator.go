@@ -83,7 +83,7 @@ func Run(s Settings) error {
 		return err
 	}
 	seam := ownership.Install(s.Identity, classes, func(o *ctrl.Options) { scopeCaches(o, s.Identity) })
-	poolmetrics.FilterOwnNodes()
+	poolmetrics.Scope(s.Instance)
 	coreCtx, op := operator.NewOperator(operator.WithLeaderElectionLabels(s.Claim().Labels()))
 	if err := ownership.CheckGates(options.FromContext(coreCtx).FeatureGates); err != nil {
 		return err
@@ -204,7 +204,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		},
 		Recorder: op.GetEventRecorder("kpssh-conflict"), Clock: op.Clock,
 	})
-	if err := registerMetrics(crmetrics.Registry, s, op.GetClient(), inventory, classes, seam, poolmetrics.Conflicts(conflicts.Conflicts)); err != nil {
+	if err := registerMetrics(crmetrics.Registry, s, op.GetClient(), inventory, classes, seam,
+		poolmetrics.Conflicts(conflicts.Conflicts), poolmetrics.Alive(conflicts.Alive),
+		poolmetrics.Expiries(func() map[poolmetrics.Credential]time.Time {
+			return lo.Assign(resolver.Expiries(), discovery.Expiries(classes.Snapshot().Names()))
+		}),
+	); err != nil {
 		return err
 	}
 	op.WithControllers(ctx,

@@ -21,6 +21,19 @@ const (
 	StageRun            Stage = "run"
 )
 
+// DialStage is the stage that a failure of Dial happened in, in one word: prepare (no machine was asked), tcp, handshake or authentication.
+func DialStage(reason string) string {
+	switch reason {
+	case "DialFailed", "DialTimeout":
+		return "tcp"
+	case "HandshakeFailed", "HandshakeTimeout", "NoCommonAlgorithm", "HostKeyMismatch", "HostKeyRevoked":
+		return "handshake"
+	case "AuthenticationFailed", "AuthenticationTimeout", "ConnectionLost":
+		return "authentication"
+	}
+	return "prepare"
+}
+
 // watch bounds the stages of one exchange. x/crypto takes no context: the only way to end its waits is to close the connection.
 type watch struct {
 	clock clock.WithTickerAndDelayedExecution

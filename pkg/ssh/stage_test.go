@@ -169,3 +169,14 @@ func TestRunHonoursItsContextAtEveryStage(t *testing.T) {
 		}
 	}
 }
+
+// Section 3 #42: a failed connection counts by the stage that it failed in.
+func TestDialStage(t *testing.T) {
+	for reason, want := range map[string]string{
+		"DialFailed": "tcp", "HostKeyMismatch": "handshake", "AuthenticationFailed": "authentication", "KeyInvalid": "prepare",
+	} {
+		if got := DialStage(reason); got != want {
+			t.Errorf("%s: %s, want %s", reason, got, want)
+		}
+	}
+}

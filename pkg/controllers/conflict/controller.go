@@ -70,8 +70,9 @@ type Controller struct {
 	foreign   []Host
 	labelled  []LabelledClaim
 
-	// current findings, for the metrics.
+	// current findings and instances, for the metrics.
 	current atomic.Pointer[[]Finding]
+	alive   atomic.Pointer[map[string]bool]
 }
 
 // sighting is a finding from the survey that saw it first to the last.
@@ -104,6 +105,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	findings := c.ripen(s.Now, Find(s))
 	c.current.Store(&findings)
+	c.alive.Store(new(s.missed()))
 	c.publish(ctx, s, findings)
 	var errs []error
 	for i := range s.Classes {
@@ -158,6 +160,14 @@ func clip(text string) string {
 	}
 	const more = " …"
 	return strings.ToValidUTF8(text[:noteLimit-len(more)], "") + more
+}
+
+// Alive are the instances that the last survey found, for metrics.Alive.
+func (c *Controller) Alive() map[string]bool {
+	if alive := c.alive.Load(); alive != nil {
+		return *alive
+	}
+	return nil
 }
 
 // Conflicts are the current findings, for metrics.Conflicts.

@@ -34,7 +34,8 @@ type Finding struct {
 var severity = []string{
 	v1beta1.ReasonDuplicateInstance, v1beta1.ReasonSharedPoolNamespace, v1beta1.ReasonSplitNodeClaim, v1beta1.ReasonSharedMachine,
 	v1beta1.ReasonHostOwnedElsewhere, v1beta1.ReasonMovedNodePool, v1beta1.ReasonForeignWrite, v1beta1.ReasonNodeNameInUse,
-	v1beta1.ReasonUnownedNodeClass, v1beta1.ReasonDanglingNodePool, v1beta1.ReasonDanglingNodeClaim, v1beta1.ReasonOverlappingPools, v1beta1.ReasonMissingManagedLabel,
+	v1beta1.ReasonUnownedNodeClass, v1beta1.ReasonDanglingNodePool, v1beta1.ReasonUnownedNodePool, v1beta1.ReasonDanglingNodeClaim,
+	v1beta1.ReasonOverlappingPools, v1beta1.ReasonMissingManagedLabel,
 }
 
 // Find derives the findings from a snapshot, the worst first. It is a pure function.
@@ -42,7 +43,7 @@ func Find(s Snapshot) []Finding {
 	v := newView(s)
 	var all []Finding
 	for _, find := range []func(*view) []Finding{
-		duplicateInstance, sharedPoolNamespaces, unownedClasses, danglingPools, danglingClaims, movedPools, unmanagedPools,
+		duplicateInstance, sharedPoolNamespaces, unownedClasses, danglingPools, danglingClaims, unownedPools, movedPools, unmanagedPools,
 		sharedMachines, ownedElsewhere, foreignWrites, namesInUse, splitClaims, overlappingPools,
 	} {
 		all = append(all, find(v)...)

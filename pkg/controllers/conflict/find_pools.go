@@ -29,7 +29,7 @@ func unownedClasses(v *view) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Type: v1beta1.ReasonUnownedNodeClass, Object: classRef(class), Owner: instance, Other: instance,
-			Message: fmt.Sprintf("instance %q, which owns this class, has not renewed its lease for a minute, or never had one: nodes of the class are neither launched nor removed. Start that instance; if the name is a mistake, create a class for one of those that are alive (%s) and delete this one",
+			Message: fmt.Sprintf("instance %q, which owns this class, has not renewed its lease for 40 seconds, or never had one: nodes of the class are neither launched nor removed. Start that instance; if the name is a mistake, create a class for one of those that are alive (%s) and delete this one",
 				instance, some(alive)),
 		})
 	}
@@ -59,6 +59,28 @@ func danglingClaims(v *view) (found []Finding) {
 			Type: v1beta1.ReasonDanglingNodeClaim, Other: claim.Class,
 			Object:  corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID},
 			Message: fmt.Sprintf("SSHNodeClass %q does not exist, so no instance owns this NodeClaim: delete it, and if it keeps finalizers take them off, or create the class again for its owner to end it", claim.Class),
+		})
+	}
+	return found
+}
+
+// unownedPools name a class that nobody is there to act for: their pods get no nodes.
+func unownedPools(v *view) (found []Finding) {
+	for i := range v.Pools {
+		pool := &v.Pools[i]
+		name, ours := classOf(pool.Spec.Template.Spec.NodeClassRef)
+		class := v.classes[name]
+		if !ours || class == nil || !pool.DeletionTimestamp.IsZero() {
+			continue
+		}
+		instance := class.Spec.Instance
+		if instance == v.Self.Instance || v.Lives[instance] != Dead {
+			continue
+		}
+		found = append(found, Finding{
+			Type: v1beta1.ReasonUnownedNodePool, Object: poolRef(pool), Owner: instance, Other: instance,
+			Message: fmt.Sprintf("SSHNodeClass %q of this NodePool is instance %q's, which is not running: it gets no nodes, and those it has are not removed. Start that instance, or name a class of an instance that is alive in a new NodePool",
+				name, instance),
 		})
 	}
 	return found

@@ -141,7 +141,7 @@ func TestFind(t *testing.T) {
 		},
 		"the lease of an instance that is gone shares nothing": {
 			edit: func(s *Snapshot) { s.Instances[1].PoolNamespace, s.Lives["seg-b"] = "kp-a", Dead },
-			want: []string{"UnownedNodeClass SSHNodeClass/b other=seg-b classes= owner=seg-b"},
+			want: []string{"UnownedNodeClass SSHNodeClass/b other=seg-b classes= owner=seg-b", "UnownedNodePool NodePool/pool-b other=seg-b classes= owner=seg-b"},
 		},
 		"two others have one pool namespace": {
 			edit: func(s *Snapshot) {
@@ -153,7 +153,7 @@ func TestFind(t *testing.T) {
 
 		"L2: a class of an instance that is not there": {
 			edit: func(s *Snapshot) { s.Lives["seg-b"] = Dead },
-			want: []string{"UnownedNodeClass SSHNodeClass/b other=seg-b classes= owner=seg-b"},
+			want: []string{"UnownedNodeClass SSHNodeClass/b other=seg-b classes= owner=seg-b", "UnownedNodePool NodePool/pool-b other=seg-b classes= owner=seg-b"},
 			says: []string{`"seg-b"`, "(seg-a)"},
 		},
 		"a class of an instance that was not watched for long": {edit: func(s *Snapshot) { s.Lives["seg-b"] = Unsure }},

@@ -7,8 +7,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// deadAfter is for how long a Lease must stay as it is, by this process's clock, before its instance counts as dead.
-const deadAfter = time.Minute
+// deadAfter is for how long a Lease must stay as it is, by this process's clock, before its instance counts as dead: nearly three times as
+// long as another replica waits before it takes the Lease. With the time until the next survey it is less than a minute.
+const deadAfter = 40 * time.Second
 
 // lives judges instances by whether their Leases change while this process watches. It never compares the times that Leases carry with the
 // clock here: they are other machines'.

@@ -29,7 +29,7 @@ const (
 	Unsure Life = iota
 	// Alive means that its Lease was renewed.
 	Alive
-	// Dead means that it has no Lease, or one that was not renewed for a minute.
+	// Dead means that it has no Lease, or one that was not renewed for deadAfter.
 	Dead
 )
 
@@ -40,6 +40,8 @@ type Instance struct {
 	LeaseUID  types.UID
 	// PoolNamespace and Release are empty if the Lease does not say.
 	PoolNamespace, Release string
+	// Held tells whether somebody holds the Lease: its last holder did not give it back.
+	Held bool
 }
 
 // Host is what is compared of an SSHHost.
@@ -97,6 +99,29 @@ type Snapshot struct {
 	Refusals   []ownership.Refusal
 	Splits     []ownership.Split
 	NamesInUse []NameInUse
+}
+
+// missed tells of each instance that somebody would miss whether it is alive. An instance that gave its Lease back and owns no class was
+// taken away on purpose. One that is not watched for long enough to tell is left out.
+func (s Snapshot) missed() map[string]bool {
+	wanted := map[string]bool{s.Self.Instance: true}
+	for _, instance := range s.Instances {
+		if instance.Held {
+			wanted[instance.Name] = true
+		}
+	}
+	for i := range s.Classes {
+		if s.Classes[i].DeletionTimestamp.IsZero() {
+			wanted[s.Classes[i].Spec.Instance] = true
+		}
+	}
+	alive := map[string]bool{}
+	for name := range wanted {
+		if life := s.Lives[name]; life != Unsure {
+			alive[name] = life == Alive
+		}
+	}
+	return alive
 }
 
 // view is a snapshot with what many findings look up.

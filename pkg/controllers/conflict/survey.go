@@ -82,6 +82,7 @@ func (c *Controller) leases(ctx context.Context, s *Snapshot) (map[string]string
 			s.Instances = append(s.Instances, Instance{
 				Name: name, LeaseName: l.Name, LeaseUID: l.UID,
 				PoolNamespace: l.Labels[v1beta1.PoolNamespaceLabel], Release: l.Labels[v1beta1.ReleaseLabel],
+				Held: beats[name] != "",
 			})
 		}
 	}, client.InNamespace(c.LeaseNamespace))

@@ -35,6 +35,7 @@ func (c *Controller) bringUp(ctx context.Context, h *v1beta1.SSHHost, attempt in
 	var stale *ssh.StaleEpoch
 	switch {
 	case err == nil:
+		metrics.Operations.WithLabelValues(metrics.OperationJoin, metrics.Success).Inc()
 		c.runner.forget(h.Name)
 		return nil
 	case errors.Is(err, host.ErrFenced), ctx.Err() != nil:
@@ -43,6 +44,7 @@ func (c *Controller) bringUp(ctx context.Context, h *v1beta1.SSHHost, attempt in
 		return c.catchUp(ctx, h, stale.Stored)
 	}
 	f := fault.Of(err)
+	countFailure(metrics.OperationJoin, f)
 	attempts, first := c.runner.failed(h.Name, task{v1beta1.OperationJoin, claimUID(h)}, pause)
 	v := judgeJoin(f, errors.As(err, &hostOnly{}), attempts, c.Clock.Since(first))
 	log.FromContext(ctx).Info("join failed", "blame", f.Blame, "reason", f.Reason, "error", f.Error(), "attempt", attempts, "again", v.again)

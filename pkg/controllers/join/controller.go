@@ -62,9 +62,10 @@ type Dialer interface {
 // Controller reconciles SSHHosts that are claimed or leaving.
 type Controller struct {
 	Options
-	runner *runner
-	names  names
-	woken  chan event.TypedGenericEvent[string]
+	runner    *runner
+	names     names
+	readiness readiness
+	woken     chan event.TypedGenericEvent[string]
 }
 
 // NewController makes a Controller.
@@ -152,6 +153,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if h == nil {
 		c.runner.stop(r.Name, "the SSHHost is gone")
 		c.runner.forget(r.Name)
+		c.readiness.forget(r.Name)
 		return reconcile.Result{}, nil
 	}
 	facts, err := c.facts(ctx, h)
@@ -227,7 +229,9 @@ func (c *Controller) registered(ctx context.Context, h *v1beta1.SSHHost) (regist
 		return false, false, fmt.Errorf("reading Node %s: %w", h.Status.ClaimRef.Name, err)
 	}
 	id := node.Spec.ProviderID
-	registered = id == h.EffectiveProviderID()
+	if registered = id == h.EffectiveProviderID(); registered {
+		c.readiness.observe(h.Name, h.Status.ClaimRef, node)
+	}
 	return registered, !registered && strings.HasPrefix(id, v1beta1.ProviderIDScheme) && id != h.StaticProviderID(), nil
 }
 

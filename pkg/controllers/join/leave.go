@@ -27,6 +27,7 @@ func (c *Controller) leave(ctx context.Context, h *v1beta1.SSHHost, attempt int3
 	var stale *ssh.StaleEpoch
 	switch {
 	case err == nil:
+		metrics.Operations.WithLabelValues(metrics.OperationLeave, metrics.Success).Inc()
 		c.runner.forget(h.Name)
 		return nil
 	case errors.Is(err, host.ErrFenced), ctx.Err() != nil:
@@ -35,6 +36,7 @@ func (c *Controller) leave(ctx context.Context, h *v1beta1.SSHHost, attempt int3
 		return c.catchUp(ctx, h, stale.Stored)
 	}
 	f := fault.Of(err)
+	countFailure(metrics.OperationLeave, f)
 	attempts, first := c.runner.failed(h.Name, task{v1beta1.OperationLeave, claimUID(h)}, pause)
 	log.FromContext(ctx).Info("leave failed", "blame", f.Blame, "reason", f.Reason, "error", f.Error(), "attempt", attempts)
 	reason := v1beta1.ReasonLeaveFailed

@@ -15,14 +15,30 @@ import (
 func (c *Controller) dial(ctx context.Context, h *v1beta1.SSHHost, purpose string) (ssh.Session, error) {
 	target, err := c.Credentials.Target(ctx, h)
 	if err != nil {
+		countDial(ctx, purpose, err)
 		return nil, hostOnly{err}
 	}
 	conn, err := c.Dialer.Connect(ctx, target)
 	metrics.Handshakes.WithLabelValues(purpose, outcome(err)).Inc()
 	if err != nil {
+		countDial(ctx, purpose, err)
 		return nil, hostOnly{err}
 	}
 	return conn, nil
+}
+
+// countDial counts a connection that did not come about, unless this side gave it up.
+func countDial(ctx context.Context, purpose string, err error) {
+	if ctx.Err() == nil {
+		f := fault.Of(err)
+		metrics.DialErrors.WithLabelValues(purpose, ssh.DialStage(f.Reason), string(f.Blame), f.Reason).Inc()
+	}
+}
+
+// countFailure counts an attempt that failed.
+func countFailure(operation string, f *fault.Error) {
+	metrics.Operations.WithLabelValues(operation, metrics.Failure).Inc()
+	metrics.OperationFailures.WithLabelValues(operation, string(f.Blame), f.Reason).Inc()
 }
 
 // run runs one phase's script on a machine, fenced by the owner file, its output redacted before anything is cut off.

@@ -15,6 +15,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 )
 
 // awaitNode ends a join once its Node is there: the bootstrap token has served, so it goes.
@@ -37,6 +38,8 @@ func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, 
 		return nil
 	})
 	if err == nil {
+		metrics.Operations.WithLabelValues(metrics.OperationRegister, metrics.Success).Inc()
+		c.readiness.expect(h.Name, ref.UID)
 		c.event(h, corev1.EventTypeNormal, "NodeRegistered", "Node %s has joined the cluster", ref.Name)
 	}
 	return reconcile.Result{}, err
@@ -87,6 +90,7 @@ func (c *Controller) overtaken(ctx context.Context, h *v1beta1.SSHHost) *fault.E
 // giveUp fails a join whose Node did not appear. Where nobody approves certificates, no host is to blame.
 func (c *Controller) giveUp(ctx context.Context, h *v1beta1.SSHHost) error {
 	f := c.unregistered(ctx, h)
+	countFailure(metrics.OperationRegister, f)
 	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host}
 	if f.Reason == v1beta1.ReasonNodeNameInUse {
 		release = host.Release{State: v1beta1.HostAvailable}

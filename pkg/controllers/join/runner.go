@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,17 +97,29 @@ func (r *runner) start(host string, t task, run func(ctx context.Context, attemp
 		defer close(op.done)
 		defer cancel(nil)
 		defer r.end(host)
-		select {
-		case r.slots <- struct{}{}:
-			defer func() { <-r.slots }()
-		case <-ctx.Done():
+		if !r.slot(ctx, t.kind) {
 			return
 		}
+		defer func() { <-r.slots }()
 		metrics.OperationsRunning.Inc()
 		defer metrics.OperationsRunning.Dec()
 		_ = run(ctx, memory.attempts+1) // the task reports; the next reconcile decides on what it wrote
 	})
 	return 0
+}
+
+// slot waits until an operation may run, or is cancelled.
+func (r *runner) slot(ctx context.Context, kind v1beta1.OperationType) bool {
+	operation, queued := strings.ToLower(string(kind)), r.clock.Now()
+	metrics.OperationsQueued.WithLabelValues(operation).Inc()
+	defer metrics.OperationsQueued.WithLabelValues(operation).Dec()
+	select {
+	case r.slots <- struct{}{}:
+		metrics.OperationQueue.WithLabelValues(operation).Observe(r.clock.Since(queued).Seconds())
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (r *runner) end(host string) {

@@ -23,12 +23,15 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 	defer cancel()
 	target, err := c.Credentials.Target(ctx, h)
 	if err != nil {
+		countDial(fault.Of(err))
 		return observation{err: fault.Of(err)}
 	}
 	conn, err := c.Dialer.Connect(ctx, target)
 	if err != nil {
 		metrics.Handshakes.WithLabelValues("probe", "error").Inc()
-		return observation{err: asked(ctx, err)}
+		f := asked(ctx, err)
+		countDial(f)
+		return observation{err: f}
 	}
 	defer func() { _ = conn.Close() }()
 	metrics.Handshakes.WithLabelValues("probe", "success").Inc()
@@ -51,6 +54,13 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 		o.err = fault.New(fault.Cluster, "NodeLookupFailed", err, "looking up the Node of SSHHost %s", h.Name)
 	}
 	return o
+}
+
+// countDial counts a connection that did not come about, unless this process gave it up.
+func countDial(f *fault.Error) {
+	if f.Reason != "Cancelled" {
+		metrics.DialErrors.WithLabelValues("probe", ssh.DialStage(f.Reason), string(f.Blame), f.Reason).Inc()
+	}
 }
 
 // asked classifies a failure of the exchange. The end of the time for it is the machine's doing, not a cancellation of ours.

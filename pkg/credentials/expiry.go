@@ -1,0 +1,38 @@
+package credentials
+
+import (
+	"time"
+
+	gossh "golang.org/x/crypto/ssh"
+
+	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+)
+
+// CertificateEntry holds an OpenSSH certificate of the login key, as in a file id_*-cert.pub. Optional.
+const CertificateEntry = "certificate"
+
+// certificateExpiry is when a certificate expires; zero if there is none, or it does not.
+func certificateExpiry(entry []byte) time.Time {
+	key, _, _, _, err := gossh.ParseAuthorizedKey(entry)
+	if err != nil {
+		return time.Time{}
+	}
+	certificate, is := key.(*gossh.Certificate)
+	if !is || certificate.ValidBefore >= 1<<62 { // gossh.CertTimeInfinity, or as far away
+		return time.Time{}
+	}
+	return time.Unix(int64(certificate.ValidBefore), 0)
+}
+
+// Expiries are the certificates in login Secrets that hosts use, for metrics.Expiries.
+func (r *Resolver) Expiries() map[metrics.Credential]time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	expiries := map[metrics.Credential]time.Time{}
+	for key, parsed := range r.keys {
+		if !parsed.expires.IsZero() {
+			expiries[metrics.Credential{Kind: "ssh_certificate", Name: key.Name}] = parsed.expires
+		}
+	}
+	return expiries
+}
