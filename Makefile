@@ -43,9 +43,10 @@ build: ## Build the controller and the other commands into bin/.
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, and what the charts make of CRDs and values.
+generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, docs/metrics.md, and what the charts make of CRDs, values and metrics.
 	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
 	go run ./.ci/apidoc $(CRDS)/*.yaml >docs/api.md
+	go run ./observability/generate .
 	.ci/steps/chart-files.sh charts
 
 .PHONY: verify

@@ -37,6 +37,9 @@ gotestsum() {
 if $everything; then
   section "what builds the container image: a module of its own"
   (cd .ci/image && gotestsum --format pkgname-and-test-fails -- -count=1 ${RUN:+-run "$RUN"} ./...)
+  section "alerts and dashboards: a module of its own (promtool's first build takes minutes)"
+  (cd test/alerts && gotestsum --format pkgname-and-test-fails -- -count=1 ${RUN:+-run "$RUN"} ./... &&
+    go run -tags remove_all_sd github.com/prometheus/prometheus/cmd/promtool test rules rules_test.yaml)
 fi
 if $everything || [[ " ${packages[*]} " == *"/test/chart "* ]]; then
   # Without vet, which would look at all of helm for minutes; what helm is made of is compiled already.

@@ -21,9 +21,12 @@ generated() {
   mkdir -p "$scratch/crds" "$scratch/deepcopy"
   $CONTROLLER_GEN object:headerFile=/dev/null paths=./apis/... output:object:dir="$scratch/deepcopy" \
     crd:headerFile=/dev/null output:crd:dir="$scratch/crds" || return
+  go run ./observability/generate "$scratch/observability" || return
   if ! diff -u apis/v1beta1/zz_generated.deepcopy.go "$scratch/deepcopy/zz_generated.deepcopy.go" ||
     ! diff -ru "$CRDS" "$scratch/crds" ||
-    ! go run ./.ci/apidoc "$CRDS"/*.yaml | diff -u docs/api.md -; then
+    ! go run ./.ci/apidoc "$CRDS"/*.yaml | diff -u docs/api.md - ||
+    ! diff -u docs/metrics.md "$scratch/observability/docs/metrics.md" ||
+    ! diff -ru charts/karpenter-provider-ssh/files/dashboards "$scratch/observability/charts/karpenter-provider-ssh/files/dashboards"; then
     echo "generated files are out of date: run make generate and commit" >&2
     return 1
   fi
@@ -52,7 +55,7 @@ formatted() {
 
 tidy() {
   local module
-  for module in . test/lab/kubebin .ci/image test/chart/names; do
+  for module in . test/lab/kubebin .ci/image test/chart/names test/alerts; do
     go mod tidy -C "$module" -diff || return
   done
 }
