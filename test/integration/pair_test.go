@@ -59,6 +59,9 @@ func TestTwoInstances(t *testing.T) {
 		return
 	}
 	p.a.register()
+	nobodys := p.a.class(nobodysClass, func(c *v1beta1.SSHNodeClass) { c.Spec.Instance = "seg-none" })
+	p.a.create(nobodys)
+	t.Cleanup(func() { p.a.remove(nobodys) })
 	p.settle()
 	for _, each := range []struct {
 		name string
@@ -73,6 +76,7 @@ func TestTwoInstances(t *testing.T) {
 		{"A9: a class waits for its claims and its owner", (*pair).classDeletion},
 		{"C1: one owner at a time on one machine", (*pair).handOverOfAMachine},
 		{"A5, C8: a class has the owner it names, whatever the order", (*pair).classOrder},
+		{"C4, section 3 #42: what alerts and dashboards ask for is scraped", (*pair).whatIsScraped},
 	} {
 		if !t.Run(each.name, func(t *testing.T) { each.test(p.in(t)) }) {
 			return // the rest would only tell that something is left behind
