@@ -45,6 +45,20 @@ func (p *pair) whatIsScraped() {
 			return n == 1, fmt.Sprint(n, err)
 		})
 	}
+	for name, pairs := range map[string][]string{
+		"kpssh_claim_wait_seconds_count": nil, "kpssh_claim_to_joined_seconds_count": nil, "kpssh_claim_to_ready_seconds_count": nil,
+		"kpssh_operation_queue_seconds_count":    {`operation="join"`},
+		"kpssh_operations_total":                 {`operation="register"`, `outcome="success"`},
+		"kpssh_bootstrap_token_operations_total": {`action="delete"`, `outcome="success"`},
+	} {
+		p.a.eventually(30*time.Second, "a node that came about is counted in "+name, func() (bool, string) {
+			n, err := p.a.scrape(name, pairs...)
+			return n > 0, fmt.Sprint(n, err)
+		})
+	}
+	if n, err := p.a.scrape("kpssh_instance_alive", `name="seg-none"`); err != nil || n != 0 {
+		p.Errorf("seg-none is alive: %g, %v", n, err)
+	}
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.a.metrics)) //nolint:noctx // loopback, in a test
 	if err != nil {
 		p.Fatal(err)
