@@ -93,6 +93,7 @@ check "go vet of the tagged suites too" go vet -tags=e2e,bench ./...
 check "what the demo needs, for macOS (its first build takes minutes)" for_macos
 check "go mod tidy" tidy
 check "shellcheck" scripts
+check "workflows" go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 check "golangci-lint (its first build takes minutes)" lint
 rm -r "$scratch"
 section "result"
