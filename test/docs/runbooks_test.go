@@ -87,3 +87,20 @@ func runbooks(t *testing.T) []string {
 	}
 	return files
 }
+
+// What a page tells people to look at is a metric that there is.
+func TestMetricsInPagesExist(t *testing.T) {
+	table := read(t, filepath.Join(root, "docs", "metrics.md"))
+	name := regexp.MustCompile(`\bkpssh_[a-z_]*[a-z]\b`)
+	suffix := regexp.MustCompile(`_(?:bucket|count|sum)$`)
+	for _, file := range markdown(t) {
+		for _, found := range name.FindAllString(read(t, file), -1) {
+			if found == "kpssh_instance" { // the label
+				continue
+			}
+			if !strings.Contains(table, "`"+found+"`") && !strings.Contains(table, "`"+suffix.ReplaceAllString(found, "")+"`") {
+				t.Errorf("%s: there is no metric %s", file, found)
+			}
+		}
+	}
+}
