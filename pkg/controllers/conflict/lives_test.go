@@ -44,7 +44,7 @@ func TestLivesAreJudgedByWhatIsSeenHere(t *testing.T) {
 	if l.of("seg-a", now) != Alive {
 		t.Error("an instance took itself for dead")
 	}
-	if next := l.next(now.Add(50*time.Second), 15*time.Second); next != 10*time.Second {
+	if next := l.next(now.Add(30*time.Second), 15*time.Second); next != 10*time.Second {
 		t.Errorf("the next look is after %s, and not when its time is over", next)
 	}
 	l.observe(now, map[string]string{})
