@@ -59,7 +59,7 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 		Refuse: func(h *v1beta1.SSHHost) (bool, error) {
 			former, err := c.formerOf(ctx, h, nodeClaim)
 			if former != "" {
-				lingering = fmt.Sprintf("; SSHHost %s is free, but NodeClaim %s, which it served before, still exists", h.Name, former)
+				lingering = fmt.Sprintf("; SSHHost %s is free, but its former %s still exists", h.Name, former)
 			}
 			return former != "", err
 		},
@@ -79,8 +79,9 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	return created, nil
 }
 
-// formerOf is the NodeClaim that a free host served before, while that still exists. Karpenter knows a NodeClaim's Nodes by its provider
-// ID, which is the host's: ending the former NodeClaim, it would delete the Node that the host registers for its next one.
+// formerOf is the NodeClaim that a free host served before, or its Node, while that still exists. Karpenter knows which belong together by
+// provider ID, which is the host's: ending the former NodeClaim, it would delete the Node that the host registers for its next one; ending
+// the former Node, the next NodeClaim; and with both Nodes there, it registers neither.
 func (c *CloudProvider) formerOf(ctx context.Context, h *v1beta1.SSHHost, nodeClaim *karpv1.NodeClaim) (string, error) {
 	named := &karpv1.NodeClaimList{}
 	if err := c.kube.List(ctx, named, client.MatchingFields{"status.providerID": h.StaticProviderID()}); err != nil {
@@ -88,7 +89,16 @@ func (c *CloudProvider) formerOf(ctx context.Context, h *v1beta1.SSHHost, nodeCl
 	}
 	for index := range named.Items {
 		if named.Items[index].UID != nodeClaim.UID {
-			return named.Items[index].Name, nil
+			return "NodeClaim " + named.Items[index].Name, nil
+		}
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.kube.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.StaticProviderID()}); err != nil {
+		return "", fmt.Errorf("listing the Nodes of SSHHost %s: %w", h.Name, err)
+	}
+	for index := range nodes.Items {
+		if nodes.Items[index].Name != nodeClaim.Name {
+			return "Node " + nodes.Items[index].Name, nil
 		}
 	}
 	return "", nil

@@ -215,6 +215,16 @@ func TestAHostIsNotClaimedWhileItsFormerNodeClaimExists(t *testing.T) {
 	if err := e.api.Delete(t.Context(), former); err != nil {
 		t.Fatal(err)
 	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "former"}, Spec: corev1.NodeSpec{ProviderID: "kpssh://pool/a"}}
+	if err := e.api.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Create(t.Context(), claim("d")); verdict(err) != "InsufficientCapacity" || !strings.Contains(err.Error(), "Node former") {
+		t.Errorf("got %v, want one that names the former Node", err)
+	}
+	if err := e.api.Delete(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
 	if created, err := e.Create(t.Context(), claim("d")); err != nil || created.Status.ProviderID != "kpssh://pool/a" {
 		t.Errorf("got %v, %v; want host a", created, err)
 	}

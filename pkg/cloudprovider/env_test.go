@@ -54,6 +54,7 @@ func newEnv(t *testing.T, objects ...client.Object) *env {
 			return nil
 		}).
 		WithIndex(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).
+		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string { return []string{o.(*corev1.Node).Spec.ProviderID} }).
 		Build()
 	cached, live := intercepted(e.api, &e.cached), intercepted(e.api, &e.uncached)
 	e.inventory = host.NewInventory("pool", cached, live, e.clock)

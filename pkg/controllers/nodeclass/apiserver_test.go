@@ -127,7 +127,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	must(t, api.Delete(ctx, aClass()))
 	await("waits for its claim", func(_ watch.EventType, c *v1beta1.SSHNodeClass) bool {
 		ready := readyOf(c)
-		return ready.Reason == v1beta1.ReasonDeleting && ready.Message == waitingFor([]string{"busy"})
+		return ready.Reason == v1beta1.ReasonDeleting && ready.Message == waitingFor([]string{"busy"}, nil)
 	})
 	must(t, api.Delete(ctx, claim))
 	await("is gone", func(e watch.EventType, _ *v1beta1.SSHNodeClass) bool { return e == watch.Deleted })

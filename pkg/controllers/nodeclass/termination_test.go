@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
 
 func aClaim(name, group, kind, class string) *karpv1.NodeClaim {
@@ -74,6 +76,38 @@ func TestClassStaysWhileClaimsNameIt(t *testing.T) {
 		t.Fatalf("still there: %+v", readyOf(w.class("c1")))
 	}
 	w.must("c1") // a late event
+}
+
+// A Node that outlives its NodeClaim keeps its class too, or nobody could end it: one of this pool, and no other.
+func TestClassStaysWhileANodeOfThisPoolNamesIt(t *testing.T) {
+	aNode := func(name, class, id string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ownership.ClassLabel: class}}, Spec: corev1.NodeSpec{ProviderID: id}}
+	}
+	mine := aNode("mine", "c1", "kpssh://"+pool+"/h1")
+	w := newWorld(t, aClass(), aProfile(), aHost("h1", true, nil), mine, aNode("theirs", "c1", "kpssh://another/h1"), aNode("other", "c2", "kpssh://"+pool+"/h2"))
+	w.must("c1")
+	if err := w.Client.Delete(t.Context(), aClass()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.must("c1")
+		if w.gone("c1") {
+			t.Fatal("gone before its Node")
+		}
+	}
+	if ready := readyOf(w.class("c1")); !strings.Contains(ready.Message, "Nodes that use this class: mine. ") {
+		t.Errorf("got %+v", ready)
+	}
+	if got := w.ofNode(t.Context(), mine); len(got) != 1 {
+		t.Errorf("the end of the Node woke %v", got)
+	}
+	if err := w.Client.Delete(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	w.must("c1")
+	if !w.gone("c1") {
+		t.Errorf("still there: %+v", readyOf(w.class("c1")))
+	}
 }
 
 // A claim that karpenter decided on while the class was Ready must not come to life without a class: first NotReady, then the last look.

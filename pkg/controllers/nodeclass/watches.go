@@ -20,6 +20,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 )
 
 // gather is how long changes of hosts are collected before the class is looked at: claims and releases come in bursts, and the queue
@@ -39,7 +40,8 @@ func (c *Controller) watch(b *builder.Builder) *builder.Builder {
 		})).
 		Watches(&v1beta1.SSHJoinProfile{}, handler.EnqueueRequestsFromMapFunc(c.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.ofSecret)).
-		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClaim), builder.WithPredicates(gone))
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClaim), builder.WithPredicates(gone)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), builder.WithPredicates(gone))
 }
 
 var (
@@ -96,7 +98,16 @@ func (c *Controller) ofClaim(_ context.Context, o client.Object) []reconcile.Req
 		return nil
 	}
 	named, _ := classOf(claim)
-	return requests(c.index.matching(func(name string, r references) bool { return r.deleting && name == named }))
+	return c.ending(named)
+}
+
+// ofNode wakes a class that waits for the end of its Nodes.
+func (c *Controller) ofNode(_ context.Context, o client.Object) []reconcile.Request {
+	return c.ending(o.GetLabels()[ownership.ClassLabel])
+}
+
+func (c *Controller) ending(class string) []reconcile.Request {
+	return requests(c.index.matching(func(name string, r references) bool { return r.deleting && name == class }))
 }
 
 func requests(names []string) []reconcile.Request {
