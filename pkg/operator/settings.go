@@ -36,6 +36,8 @@ type Settings struct {
 	ProbeConcurrency int
 	// ProbeInterval (PROBE_INTERVAL, 2m) is how often a free host is probed.
 	ProbeInterval time.Duration
+	// HealthProbePort (HEALTH_PROBE_PORT, 8081) is core's, which listens on it; this instance does while it waits to start.
+	HealthProbePort int
 	// KubeletUnits (KUBELET_UNITS, "kubelet") are the systemd units, separated by commas, that run a kubelet on the segment's machines.
 	KubeletUnits []string
 }
@@ -66,6 +68,7 @@ func SettingsFromEnv() (Settings, error) {
 		errs = multierror.Append(errs, fmt.Errorf("PROBE_INTERVAL: %q is not a positive duration such as 90s or 2m", os.Getenv("PROBE_INTERVAL")))
 	}
 	s.ProbeInterval = interval
+	s.HealthProbePort = positive("HEALTH_PROBE_PORT", 8081, &errs)
 	s.KubeletUnits = strings.Split(orDefault("KUBELET_UNITS", "kubelet"), ",")
 	return s, errs.ErrorOrNil()
 }
