@@ -46,7 +46,7 @@ build: ## Build the controller and the other commands into bin/.
 generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, docs/metrics.md, and what the charts make of CRDs, values and metrics.
 	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
 	go run ./.ci/apidoc $(CRDS)/*.yaml >docs/api.md
-	go run ./observability/generate .
+	go run ./pkg/observability/generate .
 	.ci/steps/chart-files.sh charts
 
 .PHONY: verify

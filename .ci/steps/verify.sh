@@ -21,7 +21,7 @@ generated() {
   mkdir -p "$scratch/crds" "$scratch/deepcopy"
   $CONTROLLER_GEN object:headerFile=/dev/null paths=./apis/... output:object:dir="$scratch/deepcopy" \
     crd:headerFile=/dev/null output:crd:dir="$scratch/crds" || return
-  go run ./observability/generate "$scratch/observability" || return
+  go run ./pkg/observability/generate "$scratch/observability" || return
   if ! diff -u apis/v1beta1/zz_generated.deepcopy.go "$scratch/deepcopy/zz_generated.deepcopy.go" ||
     ! diff -ru "$CRDS" "$scratch/crds" ||
     ! go run ./.ci/apidoc "$CRDS"/*.yaml | diff -u docs/api.md - ||

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/kpssh/karpenter-provider-ssh/observability"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/observability"
 )
 
 func main() {
