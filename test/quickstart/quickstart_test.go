@@ -29,7 +29,7 @@ import (
 const page = "../../docs/quick-start.md"
 
 // patience for one block of commands; each of its waits is shorter.
-const patience = 5 * time.Minute
+const patience = 10 * time.Minute
 
 var (
 	block    = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
