@@ -51,6 +51,11 @@ type rule struct {
 	message string
 }
 
+// jump is an item of jumpHosts, with the comma after it, by its address and what follows that.
+func jump(address string) string {
+	return `{sshKeySecretRef: {name: k}, address: ` + address + `},`
+}
+
 var long = func(n int) string { return strings.Repeat("x", n) }
 
 var hostRules = []rule{
@@ -111,6 +116,42 @@ var hostRules = []rule{
 	{name: "shimCommand has 1024 characters at most", base: minimalHost,
 		accepted: `spec: {shimCommand: ` + long(1024) + `}`,
 		refused:  `spec: {shimCommand: ` + long(1025) + `}`, message: `spec.shimCommand: Too long: may not be more than 1024 bytes`},
+	{name: "jumpHosts are 4 at most", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a") + jump("b") + jump("c") + jump("d") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("a") + jump("b") + jump("c") + jump("d") + jump("e") + `]}`, message: `spec.jumpHosts: Too many: 5: must have at most 4 items`},
+	{name: "issue 5 #6: jumpHosts name each server once", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a") + jump("a, port: 2222") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("a") + jump("b") + jump("a, port: 22") + `]}`, message: `jumpHosts must name each SSH server once`},
+	{name: "issue 5 #6: a machine is not its own jump host", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("192.0.2.11, port: 2222") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("192.0.2.11") + `]}`, message: `a machine cannot be its own jump host`},
+	{name: "jumpHosts may change", base: minimalHost, existing: `spec: {jumpHosts: [` + jump("a") + `]}`,
+		accepted: `spec: {jumpHosts: [` + jump("b") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("b") + jump("b") + `]}`, message: `jumpHosts must name each SSH server once`},
+	{name: "a jump host's address is required", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump(`"fd00::1"`) + `]}`,
+		refused:  `spec: {jumpHosts: [{sshKeySecretRef: {name: k}}]}`, message: `spec.jumpHosts[0].address: Required value`},
+	{name: "a jump host's address is not empty", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("jump.example") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump(`""`) + `]}`, message: `spec.jumpHosts[0].address: Invalid value: ""`},
+	{name: "a jump host's address has 253 characters at most", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump(long(253)) + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump(long(254)) + `]}`, message: `spec.jumpHosts[0].address: Too long: may not be more than 253 bytes`},
+	{name: "a jump host's port is at least 1", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a, port: 1") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("a, port: 0") + `]}`, message: `spec.jumpHosts[0].port: Invalid value: 0`},
+	{name: "a jump host's port is at most 65535", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a, port: 65535") + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("a, port: 65536") + `]}`, message: `spec.jumpHosts[0].port: Invalid value: 65536`},
+	{name: "a jump host's user has 32 characters at most", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a, user: "+long(32)) + `]}`,
+		refused:  `spec: {jumpHosts: [` + jump("a, user: "+long(33)) + `]}`, message: `spec.jumpHosts[0].user: Too long: may not be more than 32 bytes`},
+	{name: "a jump host's sshKeySecretRef is required", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a") + `]}`,
+		refused:  `spec: {jumpHosts: [{address: a}]}`, message: `spec.jumpHosts[0].sshKeySecretRef: Required value`},
+	{name: "a jump host's sshKeySecretRef names a Secret", base: minimalHost,
+		accepted: `spec: {jumpHosts: [` + jump("a") + `]}`,
+		refused:  `spec: {jumpHosts: [{address: a, sshKeySecretRef: {}}]}`, message: `sshKeySecretRef.name of a jump host must name a Secret in the SSHHost's namespace`},
 }
 
 var classRules = []rule{

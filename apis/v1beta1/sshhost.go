@@ -52,6 +52,9 @@ const (
 	ConditionOwnedElsewhere = "OwnedElsewhere"
 	// ConditionLeavePending is True when a claim ended but the leave script could not run; the host is not claimed before it did.
 	ConditionLeavePending = "LeavePending"
+	// ConditionConnectable is False while something before the machine, such as a jump host or a certificate, keeps the controller from it.
+	// The machine's state stays what it was, but the host is not claimed. Absent: nothing does.
+	ConditionConnectable = "Connectable"
 )
 
 // Reasons of SSHHost conditions; part of the API.
@@ -98,6 +101,7 @@ type SecretReference struct {
 
 // SSHHostSpec describes a machine that exists and how to reach it.
 // +kubebuilder:validation:XValidation:rule="!has(self.execMode) || self.execMode != 'Verified' || (has(self.trustedSigners) && self.trustedSigners.size() > 0)",message="execMode Verified needs at least one entry in trustedSigners"
+// +kubebuilder:validation:XValidation:rule="!has(self.jumpHosts) || !self.jumpHosts.exists(j, j.address == self.address && (has(j.port) ? j.port : 22) == (has(self.port) ? self.port : 22))",message="a machine cannot be its own jump host"
 type SSHHostSpec struct {
 	// address is the IP address or DNS name that the controller dials. It cannot be changed: a machine with another address is
 	// another SSHHost.
@@ -121,8 +125,10 @@ type SSHHostSpec struct {
 	User string `json:"user,omitempty"`
 
 	// sshKeySecretRef names the Secret, in this host's namespace, with the login key: `privateKey` (PEM, required), `passphrase`
-	// (if the key is encrypted) and `knownHost` (the pinned host keys: SHA256 fingerprints, public keys or known_hosts lines, one a line).
-	// Without `knownHost` the key seen first is recorded in status.hostKeyFingerprint and required from then on.
+	// (if the key is encrypted), `certificate` (OpenSSH user certificate of the key), `knownHost` (the pinned host keys: SHA256
+	// fingerprints, public keys or known_hosts lines, one a line) and `hostCA` (keys of the authorities whose host certificates are
+	// accepted, one a line). Without `knownHost` and `hostCA` the key seen first is recorded in status.hostKeyFingerprint and required
+	// from then on.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="sshKeySecretRef.name must name a Secret in the host's namespace"
 	SSHKeySecretRef SecretReference `json:"sshKeySecretRef"`
@@ -156,6 +162,42 @@ type SSHHostSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	ShimCommand string `json:"shimCommand,omitempty"`
+
+	// jumpHosts are the SSH servers on the way to the machine, the first one first, 4 at most, none twice. address is then dialled from the
+	// last of them. Default: none, the machine is dialled directly.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.address == b.address && (has(a.port) ? a.port : 22) == (has(b.port) ? b.port : 22)))",message="jumpHosts must name each SSH server once"
+	JumpHosts []JumpHost `json:"jumpHosts,omitempty"`
+}
+
+// JumpHost is an SSH server on the way to a machine. It forwards connections, and runs nothing.
+type JumpHost struct {
+	// address is the IP address or DNS name of the SSH server, as dialled from the jump host before it, or from the controller.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Address string `json:"address"`
+
+	// port is the TCP port of the SSH server, 1 to 65535. Default: 22.
+	// +optional
+	// +kubebuilder:default=22
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// user to log in as, up to 32 characters. It needs no shell, only leave to forward. Default: root.
+	// +optional
+	// +kubebuilder:default=root
+	// +kubebuilder:validation:MaxLength=32
+	User string `json:"user,omitempty"`
+
+	// sshKeySecretRef names the Secret, in the SSHHost's namespace, with the login key of this jump host, which is offered to no other
+	// server: the same entries as spec.sshKeySecretRef. `knownHost` or `hostCA` is required: a jump host is never trusted on first use.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && self.name != ''",message="sshKeySecretRef.name of a jump host must name a Secret in the SSHHost's namespace"
+	SSHKeySecretRef SecretReference `json:"sshKeySecretRef"`
 }
 
 // ClaimReference is the lock on a host: one NodeClaim, by name and UID.
@@ -220,7 +262,8 @@ type SSHHostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions say why the host is in its state. Types: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere and LeavePending.
+	// conditions say why the host is in its state. Types: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere, LeavePending and
+	// Connectable.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -3,9 +3,8 @@ package credentials
 import (
 	"time"
 
-	gossh "golang.org/x/crypto/ssh"
-
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
 // CertificateEntry holds an OpenSSH certificate of the login key, as in a file id_*-cert.pub. Optional.
@@ -13,15 +12,11 @@ const CertificateEntry = "certificate"
 
 // certificateExpiry is when a certificate expires; zero if there is none, or it does not.
 func certificateExpiry(entry []byte) time.Time {
-	key, _, _, _, err := gossh.ParseAuthorizedKey(entry)
+	certificate, err := ssh.ParseCertificate(entry)
 	if err != nil {
-		return time.Time{}
+		return time.Time{} // Target says what is wrong with it
 	}
-	certificate, is := key.(*gossh.Certificate)
-	if !is || certificate.ValidBefore >= 1<<62 { // gossh.CertTimeInfinity, or as far away
-		return time.Time{}
-	}
-	return time.Unix(int64(certificate.ValidBefore), 0)
+	return certificate.Expires()
 }
 
 // Expiries are the certificates in login Secrets that hosts use, for metrics.Expiries.

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
 
@@ -20,9 +22,12 @@ type expectation struct {
 // expectedHostKey decides which host keys are good, from what a person pinned (outranks all), what was seen first, and what a person
 // quoted after the machine was re-imaged. A quoted fingerprint is accepted besides the recorded one, so that the annotation may be set
 // before the machine changes; once the new key was seen, the probe records it and the old one is refused from then on.
-func expectedHostKey(knownHost []byte, host *v1beta1.SSHHost) expectation {
-	if len(bytes.TrimSpace(knownHost)) > 0 {
+func expectedHostKey(secret *corev1.Secret, host *v1beta1.SSHHost) expectation {
+	if knownHost := secret.Data[KnownHostEntry]; len(bytes.TrimSpace(knownHost)) > 0 {
 		return expectation{pins: knownHost}
+	}
+	if len(bytes.TrimSpace(secret.Data[HostCAEntry])) > 0 {
+		return expectation{} // an authority is what a person pinned
 	}
 	recorded, quoted := host.Status.HostKeyFingerprint, QuotedFingerprint(host)
 	switch {

@@ -189,7 +189,7 @@ func TestExpectedHostKey(t *testing.T) {
 					h.Annotations = map[string]string{v1beta1.TrustHostKeyAnnotation: tc.annotation}
 				}
 			})
-			got := expectedHostKey([]byte(tc.knownHost), h)
+			got := expectedHostKey(secret(map[string][]byte{KnownHostEntry: []byte(tc.knownHost)}), h)
 			if string(got.pins) != tc.pins || got.trusted != tc.trusted {
 				t.Fatalf("want pins %q trusted %q, got %q %q", tc.pins, tc.trusted, got.pins, got.trusted)
 			}

@@ -34,11 +34,20 @@ type Error struct {
 	Message string
 	// Err is the cause; may be nil.
 	Err error
+	// Before tells that the failure lies before the machine, such as at a jump host or in a certificate: the machine was not asked, so
+	// whatever was known about it still holds.
+	Before bool
 }
 
 // New makes an Error; err may be nil.
 func New(blame Blame, reason string, err error, format string, args ...any) *Error {
 	return &Error{Blame: blame, Reason: reason, Message: fmt.Sprintf(format, args...), Err: err}
+}
+
+// BeforeMachine marks the failure as one that lies before the machine.
+func (e *Error) BeforeMachine() *Error {
+	e.Before = true
+	return e
 }
 
 // Error implements error: the message, then the cause.

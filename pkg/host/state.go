@@ -22,6 +22,8 @@ func Claimable(h *v1beta1.SSHHost) (ok bool, why string) {
 		return false, "it is in maintenance"
 	case LeavePending(h):
 		return false, "its machine has yet to leave the cluster"
+	case Blocked(h) != nil:
+		return false, "the controller cannot get at it: " + Blocked(h).Reason
 	case h.Status.State != v1beta1.HostAvailable:
 		return false, "its state is " + string(State(h))
 	}
@@ -39,6 +41,14 @@ func State(h *v1beta1.SSHHost) v1beta1.HostState {
 // LeavePending tells whether the machine must run its leave script before it can be claimed again.
 func LeavePending(h *v1beta1.SSHHost) bool {
 	return apimeta.IsStatusConditionTrue(h.Status.Conditions, v1beta1.ConditionLeavePending)
+}
+
+// Blocked is the condition that says what keeps the controller from the machine; nil: nothing does.
+func Blocked(h *v1beta1.SSHHost) *metav1.Condition {
+	if found := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionConnectable); found != nil && found.Status == metav1.ConditionFalse {
+		return found
+	}
+	return nil
 }
 
 // Holds tells whether the host is held for this claim and may still join for it: the fence of every write of a join.
@@ -95,6 +105,14 @@ func setReady(h *v1beta1.SSHHost, now time.Time) {
 		status, reason, message = metav1.ConditionUnknown, v1beta1.ReasonAwaitingProbe, "the host has not been probed yet"
 	case v1beta1.HostLeaving:
 		status, reason, message = metav1.ConditionFalse, v1beta1.ReasonLeaving, "the machine is leaving the cluster"
+	}
+	if blocked := Blocked(h); blocked != nil {
+		switch State(h) {
+		case v1beta1.HostAvailable:
+			status, reason, message = metav1.ConditionFalse, blocked.Reason, blocked.Message
+		case v1beta1.HostPending:
+			reason, message = blocked.Reason, blocked.Message
+		}
 	}
 	SetCondition(h, now, v1beta1.ConditionReady, status, reason, message)
 }

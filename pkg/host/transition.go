@@ -82,6 +82,8 @@ type Release struct {
 	Failed bool
 	// LeavePending keeps the host from being claimed until its leave script ran.
 	LeavePending bool
+	// Blocked keeps the host from being claimed until a probe gets through: what failed lies before the machine.
+	Blocked bool
 }
 
 // MarkReleased clears the claim. The bootstrap token must be gone by now.
@@ -100,6 +102,9 @@ func MarkReleased(h *v1beta1.SSHHost, r Release, now time.Time) {
 	if r.Failed {
 		markFailure(h, r.Reason, now)
 	}
+	if r.Blocked {
+		MarkBlocked(h, r.Reason, r.Message, now)
+	}
 	if r.State == v1beta1.HostUnhealthy {
 		SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, r.Reason, r.Message)
 	}
@@ -110,6 +115,16 @@ func MarkUnhealthy(h *v1beta1.SSHHost, reason, message string, now time.Time) {
 	h.Status.State = v1beta1.HostUnhealthy
 	h.Status.LastProbeError = message
 	SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, reason, message)
+}
+
+// MarkBlocked records what, before the machine, keeps the controller from it. The state stays: nothing new is known about the machine.
+func MarkBlocked(h *v1beta1.SSHHost, reason, message string, now time.Time) {
+	SetCondition(h, now, v1beta1.ConditionConnectable, metav1.ConditionFalse, reason, message)
+}
+
+// MarkReached records that the machine was asked, whatever it answered.
+func MarkReached(h *v1beta1.SSHHost) {
+	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionConnectable)
 }
 
 func markFailure(h *v1beta1.SSHHost, reason string, now time.Time) {
@@ -146,5 +161,8 @@ func MarkFailed(h *v1beta1.SSHHost, r Release, now time.Time) {
 	h.Status.LastProbeError = r.Message
 	if r.Failed {
 		markFailure(h, r.Reason, now)
+	}
+	if r.Blocked {
+		MarkBlocked(h, r.Reason, r.Message, now)
 	}
 }

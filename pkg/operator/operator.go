@@ -169,8 +169,9 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		return err
 	}
 	resolver := credentials.NewResolver(op.GetClient())
+	resolver.Clock = op.Clock
 	discovery := bootstrap.NewDiscovery(live)
-	dialer := &ssh.Dialer{}
+	dialer := &ssh.Dialer{JumpHostConnections: s.JumpHostConnections}
 
 	provider := cloudprovider.New(s.Instance, op.GetClient(), live, inventory, classes.Mine, op.EventRecorder, op.Clock)
 	decorated := metrics.Decorate(provider)

@@ -34,6 +34,8 @@ type Settings struct {
 	JoinConcurrency int
 	// ProbeConcurrency (PROBE_CONCURRENCY, 32) bounds how many hosts are probed at once.
 	ProbeConcurrency int
+	// JumpHostConnections (JUMP_HOST_CONNECTIONS, 8) is how many connections lead through one jump host at once.
+	JumpHostConnections int
 	// ProbeInterval (PROBE_INTERVAL, 2m) is how often a free host is probed.
 	ProbeInterval time.Duration
 	// HealthProbePort (HEALTH_PROBE_PORT, 8081) is core's, which listens on it; this instance does while it waits to start.
@@ -63,6 +65,7 @@ func SettingsFromEnv() (Settings, error) {
 	s.LeaseNamespace = orDefault("LEADER_ELECTION_NAMESPACE", defaultLeaseNamespace)
 	s.JoinConcurrency = positive("JOIN_CONCURRENCY", 64, &errs)
 	s.ProbeConcurrency = positive("PROBE_CONCURRENCY", 32, &errs)
+	s.JumpHostConnections = positive("JUMP_HOST_CONNECTIONS", 8, &errs)
 	interval, err := time.ParseDuration(orDefault("PROBE_INTERVAL", "2m"))
 	if err != nil || interval <= 0 {
 		errs = multierror.Append(errs, fmt.Errorf("PROBE_INTERVAL: %q is not a positive duration such as 90s or 2m", os.Getenv("PROBE_INTERVAL")))

@@ -2,6 +2,7 @@ package ssh
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	gossh "golang.org/x/crypto/ssh"
@@ -25,6 +26,8 @@ type Conn struct {
 	inner   gossh.Conn
 	hostKey gossh.PublicKey
 	clock   clock.WithTickerAndDelayedExecution
+	// path of jump hosts that this connection leads over, and closes with itself; nil for a jump host's own.
+	path *path
 
 	once sync.Once
 	// gone is closed when the connection is.
@@ -34,10 +37,13 @@ type Conn struct {
 	cause error
 }
 
-func newConn(d *Dialer, t Target, inner gossh.Conn, channels <-chan gossh.NewChannel, requests <-chan *gossh.Request, hostKey gossh.PublicKey) *Conn {
+func newConn(d *Dialer, t Target, inner gossh.Conn, channels <-chan gossh.NewChannel, requests <-chan *gossh.Request, hostKey gossh.PublicKey, p *path) *Conn {
 	c := &Conn{dialer: d, target: t, inner: inner, hostKey: hostKey, clock: d.clock(), gone: make(chan struct{})}
-	// The key has done its work; what lives as long as the connection does not need it.
-	c.target.Key = Signer{}
+	if p != nil && len(p.hops) == len(p.jumps) {
+		c.path = p // otherwise this is one of its jump hosts
+	}
+	// The keys have done their work; what lives as long as the connection does not need them.
+	c.target.Key, c.target.Jumps = Signer{}, nil
 	go gossh.DiscardRequests(requests)
 	go func() {
 		for channel := range channels {
@@ -45,13 +51,14 @@ func newConn(d *Dialer, t Target, inner gossh.Conn, channels <-chan gossh.NewCha
 			_ = channel.Reject(gossh.Prohibited, "not served")
 		}
 	}()
-	go func() { c.end(inner.Wait()) }()
+	go func() { c.end(c.path.explain(inner.Wait())) }()
 	go c.keepAlive()
 	return c
 }
 
-// HostKeyFingerprint is SHA256:<43 characters> of the host key that the machine proved to hold.
-func (c *Conn) HostKeyFingerprint() string { return gossh.FingerprintSHA256(c.hostKey) }
+// HostKeyFingerprint is SHA256:<43 characters> of the host key that the machine proved to hold; of the key in it, if it showed a
+// certificate.
+func (c *Conn) HostKeyFingerprint() string { return gossh.FingerprintSHA256(plain(c.hostKey)) }
 
 // Target that the connection leads to, without its key.
 func (c *Conn) Target() Target { return c.target }
@@ -73,12 +80,17 @@ func (c *Conn) end(cause error) {
 		close(c.gone)
 	})
 	_ = c.inner.Close()
+	c.path.close()
 }
 
 // lost is the fault of a connection that ended while something was under way.
 func (c *Conn) lost(stage Stage) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var before *fault.Error
+	if errors.As(c.cause, &before) {
+		return fault.New(before.Blame, before.Reason, before, "%s: the connection broke during %s", c.target, stage).BeforeMachine()
+	}
 	return fault.New(fault.Network, "ConnectionLost", c.cause, "%s: the connection broke during %s", c.target, stage)
 }
 
@@ -103,7 +115,7 @@ func (c *Conn) keepAlive() {
 		case <-ticker.C():
 			if waiting {
 				if missed++; missed >= keepaliveMisses {
-					c.end(errKeepalive{})
+					c.end(c.path.explain(errKeepalive{}))
 					return
 				}
 				continue

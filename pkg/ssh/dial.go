@@ -9,8 +9,6 @@ import (
 
 	gossh "golang.org/x/crypto/ssh"
 	"k8s.io/utils/clock"
-
-	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
 // Timeouts bound the stages before a script runs. Zero fields take the defaults.
@@ -29,6 +27,8 @@ type Timeouts struct {
 	Lock time.Duration
 	// Grace, default 20 s: how much longer than the machine this side waits for a phase's end.
 	Grace time.Duration
+	// Alive, default 5 s: how long a jump host may take to show that it lives, once something behind it does not answer.
+	Alive time.Duration
 	// Stop, default 5 s: how long a cancelled Run waits for the machine's word that every process is dead.
 	Stop time.Duration
 }
@@ -40,7 +40,7 @@ func (t Timeouts) withDefaults() Timeouts {
 	}{
 		{&t.TCP, 15 * time.Second}, {&t.Handshake, 15 * time.Second}, {&t.Auth, 15 * time.Second},
 		{&t.ChannelOpen, 15 * time.Second}, {&t.FirstByte, 30 * time.Second},
-		{&t.Lock, 30 * time.Second}, {&t.Grace, 20 * time.Second}, {&t.Stop, 5 * time.Second},
+		{&t.Lock, 30 * time.Second}, {&t.Grace, 20 * time.Second}, {&t.Stop, 5 * time.Second}, {&t.Alive, 5 * time.Second},
 	} {
 		if *field.value <= 0 {
 			*field.value = field.byDef
@@ -62,7 +62,11 @@ type Dialer struct {
 	Clock clock.WithTickerAndDelayedExecution
 	// DialContext is for tests and metrics; default net.Dialer's.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// JumpHostConnections is how many connections may lead through one jump host at a time, default 8, which is below the number of logins
+	// from which on sshd begins to drop some (MaxStartups 10).
+	JumpHostConnections int
 
+	slots slots
 	// types remembers the type of each recognised key by its fingerprint (string → string), to find it with one handshake from the
 	// second time on.
 	types sync.Map
@@ -91,24 +95,41 @@ func (d *Dialer) Connect(ctx context.Context, t Target) (Session, error) {
 	return conn, nil
 }
 
-// Dial connects and logs in, with one identity and one attempt. More than one handshake happens only while a bare fingerprint's
-// key type is unknown. A cancelled ctx is returned wrapped; every other failure is a fault:
+// Dial connects and logs in, with one identity and one attempt, to each jump host and then to the machine. More than one handshake
+// happens only while a bare fingerprint's key type is unknown. A cancelled ctx is returned wrapped; every other failure is a fault:
 // Configuration/AddressInvalid, KeyInvalid; Network/DialFailed, DialTimeout, HandshakeFailed, HandshakeTimeout,
-// AuthenticationTimeout, ConnectionLost; Host/HostKeyMismatch (*HostKeyMismatch), HostKeyRevoked, NoCommonAlgorithm,
-// AuthenticationFailed.
+// AuthenticationTimeout, ConnectionLost; Host/HostKeyMismatch (*HostKeyMismatch), HostKeyRevoked, HostCertificateInvalid,
+// NoCommonAlgorithm, AuthenticationFailed. What fails at a jump host lies before the machine (fault.Error.Before):
+// Configuration/JumpHostLoop, JumpHostPinMissing, JumpHostKeyMismatch, JumpHostRefused; Network/JumpHostUnreachable;
+// Cluster/JumpHostBusy.
 func (d *Dialer) Dial(ctx context.Context, t Target) (*Conn, error) {
+	if err := t.judge(); err != nil {
+		return nil, err
+	}
+	p, err := d.openPath(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := d.reach(ctx, t, p)
+	if err != nil {
+		err = p.judge(ctx, len(t.Jumps), err)
+		p.close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// reach connects to one server, over the path so far, and logs in.
+func (d *Dialer) reach(ctx context.Context, t Target, p *path) (*Conn, error) {
 	endpoint, err := t.endpoint()
 	if err != nil {
 		return nil, err
 	}
-	if t.Key.IsZero() {
-		return nil, fault.New(fault.Configuration, "KeyInvalid", nil, "there is no private key to log in to %s with", t)
-	}
-	search := recognise(t.Pins, t.Trusted, d.hint(t))
+	search := recognise(t.Pins, t.Trusted, d.hint(t), t.Address, d.clock().Now)
 	for {
-		conn, err := d.attempt(ctx, t, endpoint, search)
+		conn, err := d.attempt(ctx, t, endpoint, search, p)
 		if err == nil {
-			d.types.Store(conn.HostKeyFingerprint(), conn.hostKey.Type())
+			d.types.Store(conn.HostKeyFingerprint(), plain(conn.hostKey).Type())
 			return conn, nil
 		}
 		var wrong *refused
@@ -139,9 +160,9 @@ func (d *Dialer) hint(t Target) string {
 }
 
 // attempt is one TCP connection and one handshake.
-func (d *Dialer) attempt(ctx context.Context, t Target, endpoint string, search *recognition) (*Conn, error) {
+func (d *Dialer) attempt(ctx context.Context, t Target, endpoint string, search *recognition, p *path) (*Conn, error) {
 	limits := d.Timeouts.withDefaults()
-	raw, err := d.connect(ctx, endpoint, limits.TCP)
+	raw, err := d.connect(ctx, endpoint, limits.TCP, p)
 	if err != nil {
 		return nil, dialFault(ctx, t, err)
 	}
@@ -177,14 +198,18 @@ func (d *Dialer) attempt(ctx context.Context, t Target, endpoint string, search 
 		_ = raw.Close()
 		return nil, handshakeFault(ctx, t, stages, methods, err)
 	}
-	return newConn(d, t, inner, channels, requests, hostKey), nil
+	return newConn(d, t, inner, channels, requests, hostKey, p), nil
 }
 
-// connect is the TCP stage. The limit is this package's own, so that a DialContext that knows none is bounded too.
-func (d *Dialer) connect(ctx context.Context, endpoint string, limit time.Duration) (net.Conn, error) {
+// connect is the TCP stage, here or at the last jump host so far. The limit is this package's own, so that a DialContext that knows
+// none is bounded too.
+func (d *Dialer) connect(ctx context.Context, endpoint string, limit time.Duration, p *path) (net.Conn, error) {
 	dial := d.DialContext
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
+	}
+	if last := p.last(); last != nil {
+		dial = last.forward
 	}
 	bounded, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

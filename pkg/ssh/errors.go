@@ -78,6 +78,10 @@ func handshakeFault(ctx context.Context, t Target, stages *watch, methods []stri
 	case errors.As(err, &none):
 		return fault.New(fault.Host, "NoCommonAlgorithm", err, "%s: handshake: no common %s algorithm; the machine offers %s, this side %s: allow one of these in %s of its sshd_config",
 			t, none.What, list(none.RequestedAlgorithms), list(none.SupportedAlgorithms), sshdOption(none.What))
+	case stage == StageAuthentication && refusedLogin(err) && t.Key.certified():
+		return fault.New(fault.Host, "AuthenticationFailed", err,
+			"%s: authentication: the machine does not accept the certificate of the key %s for user %s (it allows: %s): see whether TrustedUserCAKeys of its sshd_config holds the authority, and what AuthorizedPrincipalsFile asks for",
+			t, t.Key, t.user(), list(methods))
 	case stage == StageAuthentication && refusedLogin(err):
 		return fault.New(fault.Host, "AuthenticationFailed", err,
 			"%s: authentication: the machine does not accept the key %s for user %s (it allows: %s): add its public key to the user's authorized_keys",

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	gossh "golang.org/x/crypto/ssh"
 
@@ -24,6 +25,23 @@ var families = []*family{
 	{gossh.KeyAlgoECDSA384, []string{gossh.KeyAlgoECDSA384}},
 	{gossh.KeyAlgoECDSA521, []string{gossh.KeyAlgoECDSA521}},
 	{gossh.KeyAlgoRSA, []string{gossh.KeyAlgoRSASHA512, gossh.KeyAlgoRSASHA256}},
+}
+
+// certified are the host certificates of the same keys, in the same order.
+var certified = []*family{
+	{gossh.CertAlgoED25519v01, []string{gossh.CertAlgoED25519v01}},
+	{gossh.CertAlgoECDSA256v01, []string{gossh.CertAlgoECDSA256v01}},
+	{gossh.CertAlgoECDSA384v01, []string{gossh.CertAlgoECDSA384v01}},
+	{gossh.CertAlgoECDSA521v01, []string{gossh.CertAlgoECDSA521v01}},
+	{gossh.CertAlgoRSAv01, []string{gossh.CertAlgoRSASHA512v01, gossh.CertAlgoRSASHA256v01}},
+}
+
+// plain is the key in a certificate, or the key itself.
+func plain(key gossh.PublicKey) gossh.PublicKey {
+	if certificate, ok := key.(*gossh.Certificate); ok {
+		return certificate.Key
+	}
+	return key
 }
 
 func familyOf(keyType string) *family {
@@ -51,9 +69,13 @@ func (e *HostKeyMismatch) Error() string {
 type refused struct {
 	key     gossh.PublicKey
 	revoked bool
+	// why a certificate does not count; empty for a plain key.
+	why string
 }
 
-func (e *refused) Error() string { return "host key " + describe(e.key) + " is not the expected one" }
+func (e *refused) Error() string {
+	return "host key " + describe(plain(e.key)) + " is not the expected one"
+}
 
 func describe(key gossh.PublicKey) string { return key.Type() + " " + gossh.FingerprintSHA256(key) }
 
@@ -62,14 +84,19 @@ func describe(key gossh.PublicKey) string { return key.Type() + " " + gossh.Fing
 type recognition struct {
 	pins    Pins
 	trusted string
+	// address that certificates must be for, and the clock that they are judged by.
+	address string
+	now     func() time.Time
 	// groups of families to ask for, the first one first.
 	groups [][]*family
 	seen   []gossh.PublicKey
+	// whyNot holds what was wrong with the certificates that were seen.
+	whyNot []string
 }
 
 // recognise plans the search. hint is the type of the key that was recognised last time, if any.
-func recognise(pins Pins, trusted, hint string) *recognition {
-	r := &recognition{pins: pins, trusted: trusted}
+func recognise(pins Pins, trusted, hint, address string, now func() time.Time) *recognition {
+	r := &recognition{pins: pins, trusted: trusted, address: address, now: now}
 	if !pins.Empty() {
 		r.trusted = "" // what a person pinned outranks what was seen first
 	}
@@ -85,6 +112,9 @@ func recognise(pins Pins, trusted, hint string) *recognition {
 	last := func(a, b *family) int { return rank(a, hint) - rank(b, hint) }
 	slices.SortStableFunc(pinned, last)
 	slices.SortStableFunc(rest, last)
+	if len(pins.authorities) > 0 {
+		pinned = append(slices.Clone(certified), pinned...)
+	}
 	if len(pinned) > 0 {
 		r.groups = append(r.groups, pinned)
 	}
@@ -121,8 +151,17 @@ func (r *recognition) algorithms() []string {
 
 // check is the host key callback.
 func (r *recognition) check(key gossh.PublicKey) error {
-	if contains(r.pins.revoked, key) {
+	if contains(r.pins.revoked, plain(key)) {
 		return &refused{key: key, revoked: true}
+	}
+	if certificate, ok := key.(*gossh.Certificate); ok {
+		if r.pins.allows(certificate.Key) {
+			return nil
+		}
+		if why := r.pins.certifies(certificate, r.address, r.now); why != "" {
+			return &refused{key: key, revoked: contains(r.pins.revoked, certificate.SignatureKey), why: why}
+		}
+		return nil
 	}
 	switch {
 	case r.trusted != "":
@@ -140,7 +179,10 @@ func (r *recognition) another(e *refused) bool {
 	if e.revoked {
 		return false
 	}
-	r.seen = append(r.seen, e.key)
+	r.seen = append(r.seen, plain(e.key))
+	if e.why != "" {
+		r.whyNot = append(r.whyNot, e.why)
+	}
 	r.groups[0] = slices.DeleteFunc(slices.Clone(r.groups[0]), func(f *family) bool { return f.keyType == e.key.Type() })
 	return len(r.groups[0]) > 0 || r.advance()
 }
@@ -161,6 +203,10 @@ func (r *recognition) mismatch(t Target) error {
 	for _, key := range r.seen {
 		cause.Presented = append(cause.Presented, describe(key))
 	}
+	if len(r.whyNot) > 0 {
+		return fault.New(fault.Host, "HostCertificateInvalid", cause,
+			"handshake with %s: its host certificate does not count, because %s; nothing was sent to it; sign its host key anew for this address", t, strings.Join(r.whyNot, ", and "))
+	}
 	return fault.New(fault.Host, "HostKeyMismatch", cause,
 		"handshake with %s: its host key is not the expected one, so either the machine was installed anew or another machine answers in its place; "+
 			"nothing was sent to it; if it was installed anew, compare the fingerprint on its console (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub) "+
@@ -169,8 +215,8 @@ func (r *recognition) mismatch(t Target) error {
 
 func revokedFault(t Target, e *refused) error {
 	return fault.New(fault.Host, "HostKeyRevoked", nil,
-		"handshake with %s: it presents the host key %s, which knownHost marks @revoked: make new host keys on the machine and pin one of them",
-		t, describe(e.key))
+		"handshake with %s: it presents the host key %s, which, or whose authority, the Secret marks @revoked: make new host keys on the machine and pin one of them",
+		t, describe(plain(e.key)))
 }
 
 // callback adapts check to x/crypto and reports the key that was accepted.

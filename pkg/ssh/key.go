@@ -42,7 +42,16 @@ func (s Signer) Fingerprint() string {
 	if s.inner == nil {
 		return ""
 	}
-	return gossh.FingerprintSHA256(s.inner.PublicKey())
+	return gossh.FingerprintSHA256(plain(s.inner.PublicKey()))
+}
+
+// certified tells whether the key logs in by a certificate.
+func (s Signer) certified() bool {
+	if s.inner == nil {
+		return false
+	}
+	_, is := s.inner.PublicKey().(*gossh.Certificate)
+	return is
 }
 
 // Type is the key's type as SSH spells it, such as ssh-ed25519.

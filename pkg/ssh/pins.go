@@ -21,10 +21,14 @@ type Pins struct {
 	keys         []gossh.PublicKey
 	fingerprints []string
 	revoked      []gossh.PublicKey
+	// authorities sign the certificates of host keys that are allowed.
+	authorities []gossh.PublicKey
 }
 
 // Empty tells whether nothing is allowed by name, so that trust on first use applies. Revoked keys are refused even then.
-func (p Pins) Empty() bool { return len(p.keys) == 0 && len(p.fingerprints) == 0 }
+func (p Pins) Empty() bool {
+	return len(p.keys) == 0 && len(p.fingerprints) == 0 && len(p.authorities) == 0
+}
 
 // Fingerprints of what is allowed, in the order of the input.
 func (p Pins) Fingerprints() []string {
@@ -32,7 +36,11 @@ func (p Pins) Fingerprints() []string {
 	for _, key := range p.keys {
 		out = append(out, gossh.FingerprintSHA256(key))
 	}
-	return append(out, p.fingerprints...)
+	out = append(out, p.fingerprints...)
+	for _, authority := range p.authorities {
+		out = append(out, "a certificate by "+gossh.FingerprintSHA256(authority))
+	}
+	return out
 }
 
 func (p Pins) allows(key gossh.PublicKey) bool {
@@ -103,7 +111,7 @@ func (e pinError) Error() string { return string(e) }
 const (
 	errPinForm pinError = "is neither a SHA256:<43 characters> fingerprint nor a public key nor a known_hosts line"
 	errPinMD5  pinError = "is an MD5 fingerprint, which proves nothing: use the SHA256 one (ssh-keygen -lf)"
-	errPinCA   pinError = "is a @cert-authority line: host certificates are not supported, pin the machine's own key"
+	errPinCA   pinError = "is a @cert-authority line: put it into the Secret's entry hostCA"
 )
 
 // add takes one line; other is true when it says nothing about this machine.

@@ -28,6 +28,9 @@ type Target struct {
 	// Trusted is the host key seen first, SHA256:<43 characters>. Without it and without Pins, any host key is accepted, and
 	// Conn.HostKeyFingerprint tells which it was.
 	Trusted string
+	// Jumps are the SSH servers on the way, the first one first; empty: the machine is dialled directly. Each is logged in to with its own
+	// key, must be pinned, and has no Jumps of its own.
+	Jumps []Target
 }
 
 // String names the target as people write it: user@host:port.

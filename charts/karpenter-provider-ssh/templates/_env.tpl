@@ -28,6 +28,7 @@ BATCH_MAX_DURATION: {{ .batchMaxDuration | quote }}
 BATCH_IDLE_DURATION: {{ .batchIdleDuration | quote }}
 JOIN_CONCURRENCY: {{ .joinConcurrency | int64 | quote }}
 PROBE_CONCURRENCY: {{ .probeConcurrency | int64 | quote }}
+JUMP_HOST_CONNECTIONS: {{ .jumpHostConnections | int64 | quote }}
 PROBE_INTERVAL: {{ .probeInterval | quote }}
 KUBELET_UNITS: {{ join "," .kubeletUnits | quote }}
 KUBE_CLIENT_QPS: {{ .kubeClientQPS | int64 | quote }}

@@ -67,7 +67,16 @@ func endpoint(h Host) string {
 	if ip, err := netip.ParseAddr(address); err == nil {
 		address = ip.Unmap().String()
 	}
-	return fmt.Sprintf("%s %d", address, cmp.Or(h.Port, 22))
+	return fmt.Sprintf("%s %d %s", address, cmp.Or(h.Port, 22), h.Via)
+}
+
+// via names the jump hosts to a host, in their order.
+func via(h *v1beta1.SSHHost) string {
+	names := make([]string, 0, len(h.Spec.JumpHosts))
+	for _, jump := range h.Spec.JumpHosts {
+		names = append(names, endpoint(Host{Address: jump.Address, Port: jump.Port}))
+	}
+	return strings.Join(names, ",")
 }
 
 // ownedElsewhere passes on what this instance's machines say about their owner.

@@ -215,6 +215,7 @@ func TestFind(t *testing.T) {
 			},
 			says: []string{"host key SHA256:a1", "its own host keys"},
 		},
+		"one private address behind a jump host":                  {edit: host(Host{Namespace: "kp-a", Name: "h2", Address: "192.0.2.1", Port: 22, Via: "10.0.0.1 22 ", Fingerprint: "SHA256:a2"})},
 		"one private address in two segments, with two host keys": {edit: host(Host{Namespace: "kp-b", Name: "h2", Address: "192.0.2.1", Port: 22, Fingerprint: "SHA256:b2"})},
 		"another port of one address":                             {edit: host(Host{Namespace: "kp-b", Name: "h2", Address: "192.0.2.1", Port: 2222})},
 		"hosts that no class selects are shared all the same": {

@@ -51,6 +51,8 @@ type Host struct {
 	Labels          labels.Set
 	Address         string
 	Port            int32
+	// Via is the way to the host over jump hosts, behind which an address means something else; empty: it is dialled directly.
+	Via string
 	// Fingerprint of the host key that the machine showed; empty before the first contact.
 	Fingerprint string
 	// OwnedElsewhere is what the machine says about its owner, if that is somebody else.

@@ -183,7 +183,7 @@ func (c *Controller) hosts(ctx context.Context) ([]Host, error) {
 func hostOf(h *v1beta1.SSHHost) Host {
 	host := Host{
 		Namespace: h.Namespace, Name: h.Name, UID: h.UID, Labels: h.Labels,
-		Address: h.Spec.Address, Port: h.Spec.Port, Fingerprint: h.Status.HostKeyFingerprint,
+		Address: h.Spec.Address, Port: h.Spec.Port, Via: via(h), Fingerprint: h.Status.HostKeyFingerprint,
 	}
 	if owned := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionOwnedElsewhere); owned != nil && owned.Status == metav1.ConditionTrue {
 		host.OwnedElsewhere = owned.Message

@@ -85,26 +85,33 @@ func TestJudgeJoin(t *testing.T) {
 		blame    fault.Blame
 		reason   string
 		hostOnly bool
+		before   bool
 		attempts int32
 		since    time.Duration
 		again    bool
 		state    v1beta1.HostState
 		failed   bool
 	}{
-		"the cluster's fault is retried for ever and blames no host": {blame: fault.Cluster, attempts: 99, since: time.Hour, again: true},
-		"a network fault is tried again":                             {blame: fault.Network, attempts: 1, again: true},
-		"a network fault parks the host in the end":                  {blame: fault.Network, attempts: 3, state: v1beta1.HostUnhealthy, failed: true},
-		"a script that failed parks the host at once":                {blame: fault.Host, reason: "ScriptFailed", attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
-		"a busy machine is tried again":                              {blame: fault.Host, reason: reasonHostBusy, attempts: 5, since: time.Minute, again: true},
-		"D12: a busy package manager gets the same host again":       {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 9, since: 5 * time.Minute, again: true},
-		"but not a machine that never gets done":                     {blame: fault.Host, reason: reasonHostBusy, attempts: 9, since: busyPatience, state: v1beta1.HostUnhealthy, failed: true},
-		"D12: but not for ever":                                      {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 30, since: temporaryPatience, state: v1beta1.HostUnhealthy, failed: true},
-		"fault #29: a bad class or profile waits for a person":       {blame: fault.Configuration, attempts: 9, since: time.Minute, again: true},
-		"fault #29: and then frees the host, which is not to blame":  {blame: fault.Configuration, attempts: 9, since: configurationPatience, state: v1beta1.HostAvailable},
-		"a key Secret that is missing parks its host only":           {blame: fault.Configuration, hostOnly: true, attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
+		"the cluster's fault is retried for ever and blames no host":   {blame: fault.Cluster, attempts: 99, since: time.Hour, again: true},
+		"a network fault is tried again":                               {blame: fault.Network, attempts: 1, again: true},
+		"a network fault parks the host in the end":                    {blame: fault.Network, attempts: 3, state: v1beta1.HostUnhealthy, failed: true},
+		"a script that failed parks the host at once":                  {blame: fault.Host, reason: "ScriptFailed", attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
+		"a busy machine is tried again":                                {blame: fault.Host, reason: reasonHostBusy, attempts: 5, since: time.Minute, again: true},
+		"D12: a busy package manager gets the same host again":         {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 9, since: 5 * time.Minute, again: true},
+		"but not a machine that never gets done":                       {blame: fault.Host, reason: reasonHostBusy, attempts: 9, since: busyPatience, state: v1beta1.HostUnhealthy, failed: true},
+		"D12: but not for ever":                                        {blame: fault.Host, reason: reasonPackageManagerBusy, attempts: 30, since: temporaryPatience, state: v1beta1.HostUnhealthy, failed: true},
+		"fault #29: a bad class or profile waits for a person":         {blame: fault.Configuration, attempts: 9, since: time.Minute, again: true},
+		"fault #29: and then frees the host, which is not to blame":    {blame: fault.Configuration, attempts: 9, since: configurationPatience, state: v1beta1.HostAvailable},
+		"issue 5 #6: a jump host that is down is tried again":          {blame: fault.Network, before: true, hostOnly: true, attempts: 2, again: true},
+		"issue 5 #6: and is never held against the host":               {blame: fault.Network, before: true, hostOnly: true, attempts: 3, state: v1beta1.HostAvailable},
+		"issue 5: an expired certificate is not held against the host": {blame: fault.Configuration, before: true, hostOnly: true, attempts: 1, state: v1beta1.HostAvailable},
+		"a busy jump host is waited for":                               {blame: fault.Cluster, before: true, hostOnly: true, attempts: 99, again: true},
+		"a key Secret that is missing parks its host only":             {blame: fault.Configuration, hostOnly: true, attempts: 1, state: v1beta1.HostUnhealthy, failed: true},
 	} {
-		got := judgeJoin(fault.New(row.blame, row.reason, nil, "it failed"), row.hostOnly, row.attempts, row.since)
-		if got.again != row.again || (!got.again && (got.release.State != row.state || got.release.Failed != row.failed)) {
+		f := fault.New(row.blame, row.reason, nil, "it failed")
+		f.Before = row.before
+		got := judgeJoin(f, row.hostOnly, row.attempts, row.since)
+		if got.again != row.again || (!got.again && (got.release.State != row.state || got.release.Failed != row.failed || got.release.Blocked != row.before)) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

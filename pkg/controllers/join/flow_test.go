@@ -728,3 +728,68 @@ func TestAReconcileWithAnOldLookJoinsNobodyAgain(t *testing.T) {
 		t.Errorf("token %q was %q; %d tokens, %d handshakes", now.Status.BootstrapTokenID, joined.Status.BootstrapTokenID, l.tokens(), l.server.Handshakes())
 	}
 }
+
+// Issue 5 #6: a dead jump host costs the host nothing. It is not parked, its memory of failures and installs stays, and it is not offered
+// before somebody gets through to it; the NodeClaim goes elsewhere and says why.
+func TestADeadJumpHostIsNotHeldAgainstTheHost(t *testing.T) {
+	l := newLab(t, scripts)
+	jump := &sshtest.Server{Forward: sshtest.Dial}
+	if err := jump.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address, port := jump.Host(), jump.Port()
+	key := &corev1.Secret{}
+	if err := l.api.Get(t.Context(), types.NamespacedName{Namespace: pool, Name: "key"}, key); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pool, Name: "jump"}, Data: map[string][]byte{
+		credentials.PrivateKeyEntry: key.Data[credentials.PrivateKeyEntry], credentials.KnownHostEntry: []byte(gossh.FingerprintSHA256(jump.HostKeys[0].PublicKey())),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	h := l.host()
+	h.Spec.JumpHosts = []v1beta1.JumpHost{{Address: address, Port: int32(port), SSHKeySecretRef: v1beta1.SecretReference{Name: "jump"}}}
+	if err := l.api.Update(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	l.inv.Observe(l.host())
+
+	// Through the jump host, a join and a leave are what they are without.
+	l.claim("n")
+	l.settle("joined", isState(v1beta1.HostInUse))
+	l.wantLog("install", "join n")
+	if l.server.Logins() == 0 || jump.Logins() != l.server.Logins() {
+		t.Fatalf("%d logins through the jump host, %d on the machine", jump.Logins(), l.server.Logins())
+	}
+	if err := l.inv.BeginLeave(t.Context(), "h", l.host().Status.ClaimRef.UID, "n"); err != nil {
+		t.Fatal(err)
+	}
+	l.settle("left", isState(v1beta1.HostAvailable))
+
+	jump.Close()
+	installed := l.host().Status.InstalledProfile
+	next := l.nodeClaim("n2")
+	if err := l.api.Create(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	l.claim("n2")
+	h = l.settle("given back", func(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil })
+	if h.Status.State != v1beta1.HostAvailable || h.Status.Failures != nil || h.Status.InstalledProfile != installed || installed == "" {
+		t.Errorf("the host is %s, failures %v, installed %q of %q", h.Status.State, h.Status.Failures, h.Status.InstalledProfile, installed)
+	}
+	if ok, _ := host.Claimable(h); ok {
+		t.Error("it is offered although nobody gets through to it")
+	}
+	if blocked := host.Blocked(h); blocked == nil || blocked.Reason != "JumpHostUnreachable" {
+		t.Errorf("its condition is %v", blocked)
+	}
+	if ready := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionReady); ready.Status != metav1.ConditionFalse || ready.Reason != "JumpHostUnreachable" {
+		t.Errorf("Ready is %v", ready)
+	}
+	if l.exists(&karpv1.NodeClaim{}, "n2") {
+		t.Error("the NodeClaim waits for the jump host")
+	}
+	if text := l.eventText(); !strings.Contains(text, "jump host 1 of 1") {
+		t.Errorf("events do not name the jump host:\n%s", text)
+	}
+}

@@ -50,6 +50,11 @@ func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Du
 	if f.Reason == v1beta1.ReasonNodeNameInUse {
 		return verdict{release: host.Release{State: v1beta1.HostAvailable}} // the next NodeClaim has another name
 	}
+	if f.Before && f.Blame != fault.Cluster {
+		// A jump host or a certificate: the machine has done nothing wrong, and nothing about it is to be unlearnt.
+		return verdict{again: f.Blame == fault.Network && attempts < networkAttempts,
+			release: host.Release{State: v1beta1.HostAvailable, Reason: f.Reason, Message: f.Error(), Blocked: true}}
+	}
 	switch f.Blame {
 	case fault.Cluster:
 		return verdict{again: true}

@@ -66,7 +66,7 @@ func countDial(f *fault.Error) {
 // asked classifies a failure of the exchange. The end of the time for it is the machine's doing, not a cancellation of ours.
 func asked(ctx context.Context, err error) *fault.Error {
 	found := fault.Of(err)
-	if found.Blame == fault.Cluster && ctx.Err() == context.DeadlineExceeded {
+	if found.Blame == fault.Cluster && !found.Before && ctx.Err() == context.DeadlineExceeded {
 		return fault.New(fault.Network, "ProbeTimeout", err, "the machine did not answer in time")
 	}
 	return found

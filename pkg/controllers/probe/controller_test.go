@@ -481,6 +481,12 @@ func TestRemediesAreTriedAtOnce(t *testing.T) {
 		{"fingerprint quoted", func(w *world) { w.edit("h1", annotated(v1beta1.TrustHostKeyAnnotation, "SHA256:x")) }, 1},
 		{"owner quoted", func(w *world) { w.edit("h1", annotated(v1beta1.TakeOverAnnotation, quoted)) }, 1},
 		{"Secret changed", func(w *world) { w.secretChanged(login) }, 1},
+		{"Secret of a jump host changed", func(w *world) {
+			w.edit("h1", func(h *v1beta1.SSHHost) {
+				h.Spec.JumpHosts = []v1beta1.JumpHost{{Address: "j", SSHKeySecretRef: v1beta1.SecretReference{Name: "jump"}}}
+			})
+			w.secretChanged(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "pool", Name: "jump"}})
+		}, 1},
 		{"another Secret changed", func(w *world) {
 			w.secretChanged(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "pool", Name: "other"}})
 		}, 0},

@@ -116,6 +116,9 @@ func pause(err *fault.Error, failures int, interval time.Duration) time.Duration
 		if failures == 1 {
 			return min(blip, interval)
 		}
+		if err.Before {
+			return interval // what is mended at a jump host is mended for all the hosts behind it
+		}
 		failures--
 	}
 	return doubled(interval, failures)

@@ -136,6 +136,7 @@ func TestPause(t *testing.T) {
 		{"doubling", auth, 3, 4 * interval},
 		{"bounded", auth, 4, maxPause},
 		{"bounded, without overflow", auth, 1000, maxPause},
+		{"a jump host is asked again soon, for all that is behind it", fault.New(fault.Network, "JumpHostUnreachable", nil, "").BeforeMachine(), 9, interval},
 		{"no machine was asked", fault.New(fault.Configuration, "SSHKeySecretNotFound", nil, ""), 9, interval},
 		{"the API server's fault", fault.New(fault.Cluster, "SSHKeySecretUnreadable", nil, ""), 9, apiPause},
 	} {

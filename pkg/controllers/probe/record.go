@@ -33,6 +33,15 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 	h.Status.ObservedGeneration = h.Generation
 	h.Status.Operation = nil
 
+	blocked := host.Blocked(h)
+	if v.state == "" {
+		host.MarkBlocked(h, v.reason, v.message, now)
+		if blocked == nil || blocked.Reason != v.reason {
+			news = append(news, happening{true, v.reason, v.message})
+		}
+		return news
+	}
+	host.MarkReached(h)
 	switch v.state {
 	case v1beta1.HostUnhealthy:
 		if v.reason == "" {
@@ -48,10 +57,10 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 	case v1beta1.HostAvailable:
 		h.Status.State = v1beta1.HostAvailable
 		h.Status.LastProbeError = ""
-		switch was {
-		case v1beta1.HostUnhealthy:
+		switch {
+		case was == v1beta1.HostUnhealthy, blocked != nil:
 			news = append(news, happening{false, eventProbeRecovered, "the machine answers and is available again"})
-		case v1beta1.HostPending:
+		case was == v1beta1.HostPending:
 			news = append(news, happening{false, v1beta1.ReasonProbeSucceeded, "the machine answers and is available"})
 		}
 	}
@@ -62,7 +71,7 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 // the recorded key; only a host without any is trusted at first sight.
 func recordHostKey(h *v1beta1.SSHHost, o observation, now time.Time) []happening {
 	if o.err != nil {
-		if wrongHostKey(o.err) {
+		if !o.err.Before && wrongHostKey(o.err) {
 			host.SetCondition(h, now, v1beta1.ConditionHostKeyVerified, metav1.ConditionFalse, v1beta1.ReasonHostKeyMismatch, o.err.Error())
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -32,7 +33,7 @@ func answered(was, is *v1beta1.SSHHost) bool {
 
 // urge makes a host that is not well be probed at once, however long it failed: somebody mended something and wants to see. c.mu is held.
 func (c *Controller) urge(h *v1beta1.SSHHost) {
-	if host.State(h) != v1beta1.HostUnhealthy {
+	if host.State(h) != v1beta1.HostUnhealthy && host.Blocked(h) == nil {
 		return
 	}
 	m := c.memories[h.Name]
@@ -68,7 +69,7 @@ func (c *Controller) followSecrets(ctx context.Context, mgr manager.Manager) err
 
 func (c *Controller) secretChanged(secret *corev1.Secret) {
 	for _, h := range c.Inventory.All() {
-		if h.Namespace != secret.Namespace || h.Spec.SSHKeySecretRef.Name != secret.Name {
+		if h.Namespace != secret.Namespace || !usesSecret(h, secret.Name) {
 			continue
 		}
 		c.mu.Lock()
@@ -77,4 +78,10 @@ func (c *Controller) secretChanged(secret *corev1.Secret) {
 		c.mu.Unlock()
 	}
 	c.rouse()
+}
+
+// usesSecret tells whether a Secret holds what the way to a host needs.
+func usesSecret(h *v1beta1.SSHHost, name string) bool {
+	return h.Spec.SSHKeySecretRef.Name == name ||
+		slices.ContainsFunc(h.Spec.JumpHosts, func(j v1beta1.JumpHost) bool { return j.SSHKeySecretRef.Name == name })
 }

@@ -35,7 +35,7 @@ type observation struct {
 
 // verdict is what becomes of the host.
 type verdict struct {
-	// state is Available, Unhealthy or Leaving.
+	// state is Available, Unhealthy or Leaving. Empty: it stays what it is, because the machine was not asked.
 	state v1beta1.HostState
 	// reason and message, for Unhealthy and Leaving. Empty with Unhealthy: it stays what it is, for the reason it has.
 	reason, message string
@@ -53,6 +53,9 @@ const (
 
 // judge decides what becomes of an unclaimed host, from the newest object and what was observed. self names this cluster and instance.
 func judge(h *v1beta1.SSHHost, o observation, self ssh.Owner, now time.Time) verdict {
+	if o.err != nil && o.err.Before {
+		return verdict{reason: o.err.Reason, message: o.err.Error()}
+	}
 	if o.err != nil {
 		reason := v1beta1.ReasonProbeFailed
 		if wrongHostKey(o.err) {
@@ -163,7 +166,7 @@ func holderOf(h *v1beta1.SSHHost, owner *ssh.Owner, cluster string) holder {
 
 // wrongHostKey tells whether the machine showed a key that it must not have.
 func wrongHostKey(err *fault.Error) bool {
-	return err.Reason == v1beta1.ReasonHostKeyMismatch || err.Reason == "HostKeyRevoked"
+	return err.Reason == v1beta1.ReasonHostKeyMismatch || err.Reason == "HostKeyRevoked" || err.Reason == "HostCertificateInvalid"
 }
 
 func readyReason(h *v1beta1.SSHHost) string {

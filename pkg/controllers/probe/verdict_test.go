@@ -56,6 +56,10 @@ func TestJudge(t *testing.T) {
 		says   string
 	}{
 		{name: "answers", host: aHost(), state: v1beta1.HostAvailable},
+		{name: "issue 5 #6: a dead jump host says nothing about the machine", host: aHost(),
+			err: fault.New(fault.Network, "JumpHostUnreachable", nil, "jump host 1 of 1").BeforeMachine(), state: "", reason: "JumpHostUnreachable", says: "jump host 1 of 1"},
+		{name: "issue 5: nor does an expired certificate", host: aHost(unhealthy(v1beta1.ReasonForeignKubelet)),
+			err: fault.New(fault.Configuration, "CertificateExpired", nil, "it expired").BeforeMachine(), state: "", reason: "CertificateExpired", says: "expired"},
 		{name: "does not answer", host: aHost(), err: fault.New(fault.Network, "DialTimeout", nil, "no answer from 192.0.2.7:22"),
 			state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonProbeFailed, says: "192.0.2.7"},
 		{name: "its Secret is missing", host: aHost(), err: fault.New(fault.Configuration, "SSHKeySecretNotFound", nil, "Secret pool/login"),
@@ -243,5 +247,38 @@ func TestRecord(t *testing.T) {
 				t.Errorf("status is %+v", h.Status)
 			}
 		})
+	}
+}
+
+// Issue 5 #6: what lies before the machine changes neither its state nor what is known about it, and is told once. It is not offered until
+// the machine was asked again.
+func TestBlockedHostKeepsItsState(t *testing.T) {
+	blocked := observation{err: fault.New(fault.Network, "JumpHostUnreachable", nil, "jump host 1 of 1").BeforeMachine()}
+	for _, state := range []v1beta1.HostState{v1beta1.HostAvailable, v1beta1.HostPending, v1beta1.HostUnhealthy} {
+		h := aHost(func(h *v1beta1.SSHHost) {
+			h.Status.State, h.Status.LastProbeError = state, "as before"
+			h.Status.Failures = &v1beta1.HostFailures{Count: 1}
+		})
+		before := h.Status.DeepCopy()
+		news := record(h, blocked, judge(h, blocked, self, noon), noon)
+		if len(news) != 1 || !news[0].warning || news[0].reason != "JumpHostUnreachable" {
+			t.Errorf("%s: events %v", state, news)
+		}
+		if h.Status.State != state || h.Status.LastProbeError != "as before" || h.Status.Failures.Count != 1 || len(h.Status.Conditions) != len(before.Conditions)+1 {
+			t.Errorf("%s: the status became %+v", state, h.Status)
+		}
+		if ok, _ := host.Claimable(h); ok {
+			t.Errorf("%s: it is offered", state)
+		}
+		if again := record(h, blocked, judge(h, blocked, self, noon), noon.Add(time.Hour)); len(again) != 0 {
+			t.Errorf("%s: it is told again: %v", state, again)
+		}
+		// A machine that is asked and does not answer is unwell, whatever was before.
+		silent := observation{err: fault.New(fault.Network, "DialTimeout", nil, "through jump host 1 of 1: no answer")}
+		asked := h.DeepCopy()
+		record(asked, silent, judge(asked, silent, self, noon), noon)
+		if asked.Status.State != v1beta1.HostUnhealthy || host.Blocked(asked) != nil {
+			t.Errorf("%s: after no answer: %+v", state, asked.Status)
+		}
 	}
 }

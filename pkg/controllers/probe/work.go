@@ -173,8 +173,8 @@ func (c *Controller) remember(ctx context.Context, h *v1beta1.SSHHost, o observa
 			log.FromContext(ctx).Info("the machine was rebooted since the last probe")
 		}
 		m.failures, m.boot = 0, o.facts.boot
-	} else if o.err.Blame != fault.Cluster {
-		m.failures++
+	} else if o.err.Blame != fault.Cluster || o.err.Before {
+		m.failures++ // a wait for a busy jump host holds a worker too: those with doubtful hosts are for that
 	}
 	m.earliest = c.after(pause(o.err, max(m.failures, 1), c.Interval))
 	c.memories[h.Name] = m

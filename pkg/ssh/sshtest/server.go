@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -37,6 +38,8 @@ const (
 	StallAuthentication
 	StallChannelOpen
 	StallExec
+	// StallForward is a jump host that does not answer the request to connect further.
+	StallForward
 )
 
 // Server is one SSH server. Set the fields, then Start. The zero value listens on a free port of 127.0.0.1, makes an ed25519 host
@@ -54,6 +57,8 @@ type Server struct {
 	Banner string
 	// Exec runs commands; without it every command is refused.
 	Exec Exec
+	// Forward makes it a jump host: it connects to an address for a client. Without it that is prohibited.
+	Forward func(address string) (net.Conn, error)
 	// Configure changes the server's configuration, such as its algorithms.
 	Configure func(*gossh.ServerConfig)
 	// Silent makes the server leave keepalives unanswered.
@@ -246,6 +251,10 @@ func (s *Server) serve(raw net.Conn) {
 	defer cancel()
 	s.running.Go(func() { s.global(requests) })
 	for offered := range channels {
+		if offered.ChannelType() == "direct-tcpip" {
+			s.running.Go(func() { s.forward(offered) })
+			continue
+		}
 		if offered.ChannelType() != "session" {
 			_ = offered.Reject(gossh.UnknownChannelType, "only sessions")
 			continue
@@ -300,5 +309,53 @@ func (s *Server) session(ctx context.Context, channel gossh.Channel, requests <-
 				_, _ = channel.SendRequest("exit-status", false, gossh.Marshal(struct{ Status uint32 }{uint32(status)})) // 0..255
 			}
 		})
+	}
+}
+
+// Dial is the usual Forward.
+func Dial(address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(context.Background(), "tcp", address)
+}
+
+// forward serves one connection through this server.
+func (s *Server) forward(offered gossh.NewChannel) {
+	if s.stalled(StallForward) {
+		return
+	}
+	var wanted struct {
+		Host       string
+		Port       uint32
+		Originator string
+		From       uint32
+	}
+	if s.Forward == nil || gossh.Unmarshal(offered.ExtraData(), &wanted) != nil {
+		_ = offered.Reject(gossh.Prohibited, "open failed")
+		return
+	}
+	onward, err := s.Forward(net.JoinHostPort(wanted.Host, strconv.Itoa(int(wanted.Port))))
+	if err != nil {
+		_ = offered.Reject(gossh.ConnectionFailed, "Connection refused")
+		return
+	}
+	defer func() { _ = onward.Close() }()
+	channel, requests, err := offered.Accept()
+	if err != nil {
+		return
+	}
+	defer func() { _ = channel.Close() }()
+	go gossh.DiscardRequests(requests)
+	done := make(chan struct{}, 2)
+	for _, way := range []struct {
+		to   io.Writer
+		from io.Reader
+	}{{onward, channel}, {channel, onward}} {
+		s.running.Go(func() {
+			_, _ = io.Copy(way.to, way.from)
+			done <- struct{}{}
+		})
+	}
+	select {
+	case <-done: // one side is gone; closing both ends the other copy
+	case <-s.ctx.Done():
 	}
 }
