@@ -51,6 +51,11 @@ type rule struct {
 	message string
 }
 
+// window is an item of maintenanceWindows, with the comma after it, by its schedule, and its duration with what follows that.
+func window(schedule, duration string) string {
+	return `{schedule: "` + schedule + `", duration: ` + duration + `},`
+}
+
 // jump is an item of jumpHosts, with the comma after it, by its address and what follows that.
 func jump(address string) string {
 	return `{sshKeySecretRef: {name: k}, address: ` + address + `},`
@@ -116,6 +121,42 @@ var hostRules = []rule{
 	{name: "shimCommand has 1024 characters at most", base: minimalHost,
 		accepted: `spec: {shimCommand: ` + long(1024) + `}`,
 		refused:  `spec: {shimCommand: ` + long(1025) + `}`, message: `spec.shimCommand: Too long: may not be more than 1024 bytes`},
+	{name: "maintenanceWindows are 8 at most", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + strings.Repeat(window("0 2 * * SAT", "2h"), 8) + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + strings.Repeat(window("0 2 * * SAT", "2h"), 9) + `]}`, message: `spec.maintenanceWindows: Too many: 9: must have at most 8 items`},
+	{name: "issue 5 #7: a window's schedule has five fields: not six", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("*/15 0-6,22 1,15 JAN-MAR ?", "1m") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 0 2 * * *", "1h") + `]}`, message: `spec.maintenanceWindows[0].schedule: Invalid value`},
+	{name: "issue 5 #7: a window's schedule has five fields: no words", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "168h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("@daily", "1h") + `]}`, message: `spec.maintenanceWindows[0].schedule: Invalid value`},
+	{name: "a window's schedule has 128 characters at most", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * "+strings.Repeat("1", 120), "1h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * "+strings.Repeat("1", 121), "1h") + `]}`, message: `spec.maintenanceWindows[0].schedule: Too long`},
+	{name: "a window's schedule is required", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [{duration: 1h}]}`, message: `spec.maintenanceWindows[0].schedule: Required value`},
+	{name: "a window's duration is required", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [{schedule: 0 2 * * *}]}`, message: `spec.maintenanceWindows[0].duration: Required value`},
+	{name: "a window's duration is a duration", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "2h30m") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "1.5h") + `]}`, message: `spec.maintenanceWindows[0].duration: Invalid value: "1.5h"`},
+	{name: "a window's duration is a minute at least", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "60s") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "59s") + `]}`, message: `duration must be 1m to 168h`},
+	{name: "a window's duration is a week at most", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "168h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "168h1s") + `]}`, message: `duration must be 1m to 168h`},
+	{name: "a window's duration has 16 characters at most", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "00000000000002h") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "0000000000000002h") + `]}`, message: `spec.maintenanceWindows[0].duration: Too long`},
+	{name: "a window's timeZone is the name of one", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h, timeZone: America/Argentina/Buenos_Aires") + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h, timeZone: ../UTC") + `]}`, message: `spec.maintenanceWindows[0].timeZone: Invalid value: "../UTC"`},
+	{name: "a window's timeZone has 64 characters at most", base: minimalHost,
+		accepted: `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h, timeZone: "+long(64)) + `]}`,
+		refused:  `spec: {maintenanceWindows: [` + window("0 2 * * *", "1h, timeZone: "+long(65)) + `]}`, message: `spec.maintenanceWindows[0].timeZone: Too long`},
 	{name: "jumpHosts are 4 at most", base: minimalHost,
 		accepted: `spec: {jumpHosts: [` + jump("a") + jump("b") + jump("c") + jump("d") + `]}`,
 		refused:  `spec: {jumpHosts: [` + jump("a") + jump("b") + jump("c") + jump("d") + jump("e") + `]}`, message: `spec.jumpHosts: Too many: 5: must have at most 4 items`},

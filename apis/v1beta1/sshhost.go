@@ -55,6 +55,8 @@ const (
 	// ConditionConnectable is False while something before the machine, such as a jump host or a certificate, keeps the controller from it.
 	// The machine's state stays what it was, but the host is not claimed. Absent: nothing does.
 	ConditionConnectable = "Connectable"
+	// ConditionMaintenanceScheduled is False while one of spec.maintenanceWindows cannot be read, so that it never opens. Absent: all can.
+	ConditionMaintenanceScheduled = "MaintenanceScheduled"
 )
 
 // Reasons of SSHHost conditions; part of the API.
@@ -76,6 +78,8 @@ const (
 	ReasonAwaitingRegistration = "AwaitingRegistration"
 	ReasonLeft                 = "Left"
 	ReasonBackoff              = "Backoff"
+
+	ReasonMaintenanceWindowInvalid = "MaintenanceWindowInvalid"
 )
 
 // OperationType is a kind of work on the machine.
@@ -170,6 +174,37 @@ type SSHHostSpec struct {
 	// +kubebuilder:validation:MaxItems=4
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.address == b.address && (has(a.port) ? a.port : 22) == (has(b.port) ? b.port : 22)))",message="jumpHosts must name each SSH server once"
 	JumpHosts []JumpHost `json:"jumpHosts,omitempty"`
+
+	// maintenanceWindows are times at which the host, while nobody uses it, is parked in state Maintenance, as by the maintenance
+	// annotation. A host in use is left alone and parked when it becomes free. At most 8. Default: none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	MaintenanceWindows []MaintenanceWindow `json:"maintenanceWindows,omitempty"`
+}
+
+// MaintenanceWindow is a time that comes again and again.
+type MaintenanceWindow struct {
+	// schedule says when the window opens, in the five fields of cron: minute, hour, day of month, month, day of week (`0 2 * * SAT`).
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[0-9A-Za-z*/,?-]+( +[0-9A-Za-z*/,?-]+){4}$`
+	Schedule string `json:"schedule"`
+
+	// duration is how long the window stays open, 1m to 168h (`90m`, `2h30m`).
+	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || (duration(self) >= duration('1m') && duration(self) <= duration('168h'))",message="duration must be 1m to 168h"
+	Duration metav1.Duration `json:"duration"`
+
+	// timeZone of schedule, by its name in the IANA time zone database (`Europe/Berlin`). Default: UTC.
+	// +optional
+	// +kubebuilder:default=UTC
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`
+	TimeZone string `json:"timeZone,omitempty"`
 }
 
 // JumpHost is an SSH server on the way to a machine. It forwards connections, and runs nothing.
@@ -262,8 +297,8 @@ type SSHHostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions say why the host is in its state. Types: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere, LeavePending and
-	// Connectable.
+	// conditions say why the host is in its state. Types: Ready, Joined, HostKeyVerified, ClockSynced, OwnedElsewhere, LeavePending,
+	// Connectable and MaintenanceScheduled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

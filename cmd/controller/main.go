@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"os"
+	_ "time/tzdata" // maintenance windows name time zones, and the image holds no files but this program
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/operator"
 )

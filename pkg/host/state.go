@@ -101,6 +101,9 @@ func setReady(h *v1beta1.SSHHost, now time.Time) {
 		}
 	case v1beta1.HostMaintenance:
 		status, reason, message = metav1.ConditionFalse, v1beta1.ReasonMaintenance, "remove the annotation "+v1beta1.MaintenanceAnnotation+" to use this host again"
+		if ready := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionReady); !h.InMaintenance() && ready != nil && ready.Reason == reason {
+			message = ready.Message // a window's
+		}
 	case v1beta1.HostPending:
 		status, reason, message = metav1.ConditionUnknown, v1beta1.ReasonAwaitingProbe, "the host has not been probed yet"
 	case v1beta1.HostLeaving:

@@ -127,6 +127,13 @@ func MarkReached(h *v1beta1.SSHHost) {
 	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionConnectable)
 }
 
+// MarkMaintenance parks an unclaimed host, and says what for.
+func MarkMaintenance(h *v1beta1.SSHHost, message string, now time.Time) {
+	h.Status.State = v1beta1.HostMaintenance
+	h.Status.Operation = nil
+	SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonMaintenance, message)
+}
+
 func markFailure(h *v1beta1.SSHHost, reason string, now time.Time) {
 	failures := v1beta1.HostFailures{}
 	if h.Status.Failures != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/maintenance"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
@@ -190,13 +191,22 @@ func (c *Controller) observe(was, is *v1beta1.SSHHost) {
 
 // plan schedules what a host needs; c.mu is held.
 func (c *Controller) plan(h *v1beta1.SSHHost) {
-	m := c.memories[h.Name]
-	switch stageOf(h) {
+	m, now := c.memories[h.Name], c.Clock.Now()
+	windows, _ := maintenance.At(h.Spec.MaintenanceWindows, now)
+	switch stageOf(h, now) {
 	case leaveAlone:
+		if host.State(h) == v1beta1.HostMaintenance && windows.Open {
+			c.schedule.plan(h.Name, proven, windows.Change)
+			return
+		}
 		c.schedule.drop(h.Name)
 	case park, unpark:
 		c.schedule.plan(h.Name, proven, m.retry)
 	case probe:
-		c.schedule.plan(h.Name, laneOf(h, m), due(h, m, c.Interval))
+		in, next := laneOf(h, m), due(h, m, c.Interval)
+		if !windows.Change.IsZero() && windows.Change.Before(next) {
+			in, next = proven, windows.Change // to park it asks nothing of a machine
+		}
+		c.schedule.plan(h.Name, in, next)
 	}
 }

@@ -270,6 +270,81 @@ func TestMaintenance(t *testing.T) {
 	}
 }
 
+// Issue 5 #7: a free host is parked when its window opens, to the second, and comes back by itself; one in use is parked when it becomes free.
+func TestMaintenanceWindowsParkAndLetBack(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	inUse := aHost(state(v1beta1.HostInUse), claimed, windowAt("1 12"))
+	inUse.Name, inUse.UID = "h2", "uid-h2"
+	w := newWorld(t, clk, aHost(windowAt("1 12")), inUse)
+	w.contact = answering()
+	w.follow()
+	w.step()
+	if _, wait := w.take(); wait != time.Minute {
+		t.Fatalf("the next look is in %s, the window opens in a minute", wait)
+	}
+	clk.Step(time.Minute)
+	w.step()
+	h := w.get("h1")
+	ready := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionReady)
+	if h.Status.State != v1beta1.HostMaintenance || ready.Reason != v1beta1.ReasonMaintenance || !strings.Contains(ready.Message, "1 12 * * *") {
+		t.Fatalf("in its window: %s, %+v", h.Status.State, ready)
+	}
+	if got := w.get("h2"); got.Status.State != v1beta1.HostInUse {
+		t.Fatalf("the host in use became %s", got.Status.State)
+	}
+	clk.Step(30 * time.Minute)
+	if n := w.step(); n != 0 {
+		t.Errorf("%d hosts were worked on in the window", n)
+	}
+	if _, err := w.Inventory.Update(t.Context(), "h2", func(h *v1beta1.SSHHost) error {
+		host.MarkReleased(h, host.Release{State: v1beta1.HostAvailable}, clk.Now())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.step()
+	if got := w.get("h2"); got.Status.State != v1beta1.HostMaintenance {
+		t.Errorf("a host that became free in its window is %s", got.Status.State)
+	}
+	clk.Step(30*time.Minute - time.Second)
+	if w.step(); w.get("h1").Status.State != v1beta1.HostMaintenance {
+		t.Error("the window closed early")
+	}
+	clk.Step(time.Second)
+	w.step()
+	for _, name := range []string{"h1", "h2"} {
+		if got := w.get(name); got.Status.State != v1beta1.HostAvailable {
+			t.Errorf("%s after the window: %s", name, got.Status.State)
+		}
+	}
+	if got := strings.Join(w.events(), ","); strings.Count(got, eventMaintenanceStarted) != 2 || strings.Count(got, eventMaintenanceEnded) != 2 {
+		t.Errorf("events %s", got)
+	}
+}
+
+func TestAWindowThatCannotBeReadIsToldOnce(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	w := newWorld(t, clk, aHost(windowAt("0 25")))
+	w.contact = answering()
+	w.follow()
+	for range 3 {
+		w.step()
+		clk.Step(time.Hour)
+	}
+	if h := w.get("h1"); h.Status.State != v1beta1.HostAvailable || !is(h, v1beta1.ConditionMaintenanceScheduled, metav1.ConditionFalse) {
+		t.Errorf("status %+v", h.Status)
+	}
+	if got := strings.Join(w.events(), ","); strings.Count(got, v1beta1.ReasonMaintenanceWindowInvalid) != 1 {
+		t.Errorf("events %s", got)
+	}
+	w.edit("h1", windowAt("0 3"))
+	clk.Step(time.Hour)
+	w.step()
+	if h := w.get("h1"); apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionMaintenanceScheduled) != nil {
+		t.Error("the condition outlives its cause")
+	}
+}
+
 // Section 2 #11: the guard decides and writes on one object, so that a foreign write in between costs one more look and no more.
 func TestZombieGuardSurvivesAConflict(t *testing.T) {
 	clk := clocktesting.NewFakeClock(noon)

@@ -6,6 +6,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/maintenance"
 )
 
 const (
@@ -41,25 +42,30 @@ type stage int
 const (
 	// leave it alone: it is somebody else's turn, or nobody's.
 	leaveAlone stage = iota
-	// park it: its annotation asks for maintenance.
+	// park it: its annotation asks for maintenance, or one of its windows is open.
 	park
-	// unpark it: the annotation is gone.
+	// unpark it: neither does any more.
 	unpark
 	// probe it, when it is due.
 	probe
 )
 
-// stageOf decides what a host needs. Hosts that are held, or leaving, are the join controller's.
-func stageOf(h *v1beta1.SSHHost) stage {
+// stageOf decides what a host needs now. Hosts that are held, or leaving, are the join controller's: a window that opens disturbs none.
+func stageOf(h *v1beta1.SSHHost, now time.Time) stage {
 	state := host.State(h)
+	resting := h.InMaintenance()
+	if !resting {
+		windows, _ := maintenance.At(h.Spec.MaintenanceWindows, now) // a window that cannot be read is told by record
+		resting = windows.Open
+	}
 	switch {
 	case h.Status.ClaimRef != nil, state == v1beta1.HostClaimed, state == v1beta1.HostInUse, state == v1beta1.HostLeaving:
 		return leaveAlone
-	case state == v1beta1.HostMaintenance && h.InMaintenance():
+	case state == v1beta1.HostMaintenance && resting:
 		return leaveAlone
 	case state == v1beta1.HostMaintenance:
 		return unpark
-	case h.InMaintenance():
+	case resting:
 		return park
 	case !h.DeletionTimestamp.IsZero() && !host.LeavePending(h):
 		return leaveAlone // its machine has nothing to undo

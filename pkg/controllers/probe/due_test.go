@@ -56,6 +56,13 @@ func failed(reason string, last, notBefore time.Duration) edit {
 
 var maintenance = annotated(v1beta1.MaintenanceAnnotation, "")
 
+// windowAt opens every day at a minute and hour of UTC, for an hour.
+func windowAt(minuteAndHour string) edit {
+	return func(h *v1beta1.SSHHost) {
+		h.Spec.MaintenanceWindows = []v1beta1.MaintenanceWindow{{Schedule: minuteAndHour + " * * *", Duration: metav1.Duration{Duration: time.Hour}}}
+	}
+}
+
 func TestStageOf(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -77,10 +84,16 @@ func TestStageOf(t *testing.T) {
 		{"annotated while its leave is pending", aHost(state(v1beta1.HostUnhealthy), leavePending, maintenance), park},
 		{"in maintenance", aHost(state(v1beta1.HostMaintenance), maintenance), leaveAlone},
 		{"annotation removed", aHost(state(v1beta1.HostMaintenance)), unpark},
+		{"issue 5 #7: its window is open", aHost(state(v1beta1.HostAvailable), windowAt("0 12")), park},
+		{"issue 5 #7: its window is open while it is in use", aHost(state(v1beta1.HostInUse), claimed, windowAt("0 12")), leaveAlone},
+		{"issue 5 #7: parked while its window is open", aHost(state(v1beta1.HostMaintenance), windowAt("0 12")), leaveAlone},
+		{"issue 5 #7: its window is over", aHost(state(v1beta1.HostMaintenance), windowAt("0 10")), unpark},
+		{"issue 5 #7: its window is over, the annotation is there", aHost(state(v1beta1.HostMaintenance), windowAt("0 10"), maintenance), leaveAlone},
+		{"issue 5 #7: a window that cannot be read never opens", aHost(state(v1beta1.HostAvailable), windowAt("0 25")), probe},
 		{"being deleted", aHost(state(v1beta1.HostAvailable), deleting), leaveAlone},
 		{"being deleted, has yet to leave", aHost(state(v1beta1.HostUnhealthy), leavePending, deleting), probe},
 	} {
-		if got := stageOf(tc.host); got != tc.want {
+		if got := stageOf(tc.host, noon); got != tc.want {
 			t.Errorf("%s: want %d, got %d", tc.name, tc.want, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/maintenance"
 )
 
 // happening is an event about a host.
@@ -25,7 +26,7 @@ func record(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happe
 	was, wasReason := host.State(h), readyReason(h)
 	probed := metav1.NewTime(now)
 
-	news := recordHostKey(h, o, now)
+	news := append(recordHostKey(h, o, now), recordWindows(h, now)...)
 	if o.err == nil {
 		news = append(news, recordFacts(h, o, v, now)...)
 	}
@@ -86,6 +87,21 @@ func recordHostKey(h *v1beta1.SSHHost, o observation, now time.Time) []happening
 		return []happening{{false, eventHostKeyRecorded, "host key " + o.fingerprint + " was recorded at first contact and is required from now on"}}
 	}
 	return []happening{{false, eventHostKeyReplaced, "host key " + o.fingerprint + " replaces the recorded " + known}}
+}
+
+// recordWindows tells of a maintenance window that cannot be read, which the API server accepts: it knows neither calendars nor time zones.
+func recordWindows(h *v1beta1.SSHHost, now time.Time) []happening {
+	_, err := maintenance.At(h.Spec.MaintenanceWindows, now)
+	if err == nil {
+		apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionMaintenanceScheduled)
+		return nil
+	}
+	known := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionMaintenanceScheduled)
+	if known != nil && known.Message == err.Error() {
+		return nil
+	}
+	host.SetCondition(h, now, v1beta1.ConditionMaintenanceScheduled, metav1.ConditionFalse, v1beta1.ReasonMaintenanceWindowInvalid, err.Error())
+	return []happening{{true, v1beta1.ReasonMaintenanceWindowInvalid, err.Error()}}
 }
 
 func recordFacts(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []happening {

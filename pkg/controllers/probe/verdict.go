@@ -49,6 +49,9 @@ const (
 	eventCapacityDrift   = "CapacityDrift"
 	eventHostKeyRecorded = "HostKeyRecorded"
 	eventHostKeyReplaced = "HostKeyReplaced"
+
+	eventMaintenanceStarted = "MaintenanceStarted"
+	eventMaintenanceEnded   = "MaintenanceEnded"
 )
 
 // judge decides what becomes of an unclaimed host, from the newest object and what was observed. self names this cluster and instance.

@@ -15,6 +15,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/maintenance"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
@@ -28,7 +29,7 @@ func (c *Controller) work(ctx context.Context, name string) {
 	began := c.Clock.Now()
 	succeeded := false
 	if h := c.Inventory.Get(name); h != nil {
-		switch stage := stageOf(h); stage {
+		switch stage := stageOf(h, began); stage {
 		case leaveAlone:
 		case park, unpark:
 			c.maintain(ctx, h)
@@ -48,18 +49,28 @@ func (c *Controller) work(ctx context.Context, name string) {
 
 // maintain moves a host into maintenance or out of it. Nothing is asked of the machine.
 func (c *Controller) maintain(ctx context.Context, h *v1beta1.SSHHost) {
-	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
-		switch stageOf(h) {
+	var news happening
+	updated, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+		now := c.Clock.Now()
+		switch stageOf(h, now) {
 		case park:
-			h.Status.State = v1beta1.HostMaintenance
-			h.Status.Operation = nil
+			news = happening{reason: eventMaintenanceStarted, message: "parked by the annotation " + v1beta1.MaintenanceAnnotation}
+			if !h.InMaintenance() {
+				windows, _ := maintenance.At(h.Spec.MaintenanceWindows, now)
+				news.message = windows.String()
+			}
+			host.MarkMaintenance(h, news.message, now)
 		case unpark:
+			news = happening{reason: eventMaintenanceEnded, message: "maintenance is over; the machine is probed and used again"}
 			h.Status.State = v1beta1.HostPending
 		default:
 			return host.ErrFenced
 		}
 		return nil
 	})
+	if err == nil {
+		c.publish(updated, news)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.memories[h.Name]
@@ -108,7 +119,7 @@ func (c *Controller) show(ctx context.Context, asked *v1beta1.SSHHost, began tim
 		case <-timer.C():
 		}
 		_, err := c.Inventory.Update(ctx, asked.Name, func(h *v1beta1.SSHHost) error {
-			if !same(h, asked) {
+			if !same(h, asked, c.Clock.Now()) {
 				return host.ErrFenced
 			}
 			h.Status.Operation = &v1beta1.HostOperation{
@@ -122,15 +133,15 @@ func (c *Controller) show(ctx context.Context, asked *v1beta1.SSHHost, began tim
 }
 
 // same tells whether what was asked of a machine still says something about its host: no claim came, or came and went, meanwhile.
-func same(h, asked *v1beta1.SSHHost) bool {
-	return stageOf(h) == probe && h.UID == asked.UID && h.Status.ClaimEpoch == asked.Status.ClaimEpoch
+func same(h, asked *v1beta1.SSHHost, now time.Time) bool {
+	return stageOf(h, now) == probe && h.UID == asked.UID && h.Status.ClaimEpoch == asked.Status.ClaimEpoch
 }
 
 // write records an observation, unless the host has got a claim or has been replaced since the machine was asked.
 func (c *Controller) write(ctx context.Context, asked *v1beta1.SSHHost, o observation) error {
 	var news []happening
 	updated, err := c.Inventory.Update(ctx, asked.Name, func(h *v1beta1.SSHHost) error {
-		if !same(h, asked) {
+		if !same(h, asked, c.Clock.Now()) {
 			return host.ErrFenced
 		}
 		now := c.Clock.Now()
