@@ -245,7 +245,7 @@ func TestMaintenance(t *testing.T) {
 	w.contact = answering()
 	w.follow()
 	w.step()
-	w.edit("h1", maintenance)
+	w.edit("h1", inMaintenance)
 	asked := 0
 	w.contact = func(ctx context.Context, h *v1beta1.SSHHost) observation { asked++; return answering()(ctx, h) }
 	w.step()
@@ -371,7 +371,7 @@ func TestZombieGuardSurvivesAConflict(t *testing.T) {
 
 func TestMaintenanceThatCannotBeWrittenIsNotRetriedInALoop(t *testing.T) {
 	clk := clocktesting.NewFakeClock(noon)
-	w := newWorld(t, clk, aHost(maintenance))
+	w := newWorld(t, clk, aHost(inMaintenance))
 	w.onWrite = func(*v1beta1.SSHHost) error {
 		return errors.New("the server is currently unable to handle the request")
 	}

@@ -54,7 +54,7 @@ func failed(reason string, last, notBefore time.Duration) edit {
 	}
 }
 
-var maintenance = annotated(v1beta1.MaintenanceAnnotation, "")
+var inMaintenance = annotated(v1beta1.MaintenanceAnnotation, "")
 
 // windowAt opens every day at a minute and hour of UTC, for an hour.
 func windowAt(minuteAndHour string) edit {
@@ -77,18 +77,18 @@ func TestStageOf(t *testing.T) {
 		{"InUse without a claim is the join's to heal", aHost(state(v1beta1.HostInUse)), leaveAlone},
 		{"a claim in an odd state is a claim", aHost(state(v1beta1.HostAvailable), claimed), leaveAlone},
 		{"Leaving is the leave's", aHost(state(v1beta1.HostLeaving)), leaveAlone},
-		{"Leaving goes on in maintenance", aHost(state(v1beta1.HostLeaving), maintenance), leaveAlone},
-		{"maintenance while in use changes nothing", aHost(state(v1beta1.HostInUse), claimed, maintenance), leaveAlone},
-		{"annotated", aHost(state(v1beta1.HostAvailable), maintenance), park},
-		{"annotated before the first probe", aHost(maintenance), park},
-		{"annotated while its leave is pending", aHost(state(v1beta1.HostUnhealthy), leavePending, maintenance), park},
-		{"in maintenance", aHost(state(v1beta1.HostMaintenance), maintenance), leaveAlone},
+		{"Leaving goes on in maintenance", aHost(state(v1beta1.HostLeaving), inMaintenance), leaveAlone},
+		{"maintenance while in use changes nothing", aHost(state(v1beta1.HostInUse), claimed, inMaintenance), leaveAlone},
+		{"annotated", aHost(state(v1beta1.HostAvailable), inMaintenance), park},
+		{"annotated before the first probe", aHost(inMaintenance), park},
+		{"annotated while its leave is pending", aHost(state(v1beta1.HostUnhealthy), leavePending, inMaintenance), park},
+		{"in maintenance", aHost(state(v1beta1.HostMaintenance), inMaintenance), leaveAlone},
 		{"annotation removed", aHost(state(v1beta1.HostMaintenance)), unpark},
 		{"issue 5 #7: its window is open", aHost(state(v1beta1.HostAvailable), windowAt("0 12")), park},
 		{"issue 5 #7: its window is open while it is in use", aHost(state(v1beta1.HostInUse), claimed, windowAt("0 12")), leaveAlone},
 		{"issue 5 #7: parked while its window is open", aHost(state(v1beta1.HostMaintenance), windowAt("0 12")), leaveAlone},
 		{"issue 5 #7: its window is over", aHost(state(v1beta1.HostMaintenance), windowAt("0 10")), unpark},
-		{"issue 5 #7: its window is over, the annotation is there", aHost(state(v1beta1.HostMaintenance), windowAt("0 10"), maintenance), leaveAlone},
+		{"issue 5 #7: its window is over, the annotation is there", aHost(state(v1beta1.HostMaintenance), windowAt("0 10"), inMaintenance), leaveAlone},
 		{"issue 5 #7: a window that cannot be read never opens", aHost(state(v1beta1.HostAvailable), windowAt("0 25")), probe},
 		{"being deleted", aHost(state(v1beta1.HostAvailable), deleting), leaveAlone},
 		{"being deleted, has yet to leave", aHost(state(v1beta1.HostUnhealthy), leavePending, deleting), probe},
