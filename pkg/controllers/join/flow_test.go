@@ -757,7 +757,7 @@ func TestADeadJumpHostIsNotHeldAgainstTheHost(t *testing.T) {
 	// Through the jump host, a join and a leave are what they are without.
 	l.claim("n")
 	l.settle("joined", isState(v1beta1.HostInUse))
-	l.wantLog("install", "join n")
+	l.wantLog("install", "join:n")
 	if l.server.Logins() == 0 || jump.Logins() != l.server.Logins() {
 		t.Fatalf("%d logins through the jump host, %d on the machine", jump.Logins(), l.server.Logins())
 	}
