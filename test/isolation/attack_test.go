@@ -25,7 +25,7 @@ type act func(context.Context) error
 type row struct {
 	name    string
 	refused act
-	// says is what the refusal says, among other things: the object, and why.
+	// says is what the refusal says, among other things: the object, and why. If several policies refuse, any of them speaks.
 	says    []string
 	allowed act
 }
@@ -136,11 +136,11 @@ func (c *cluster) attacks() []row {
 		{"write another provider's NodeClaim", patchOf(claim("aws"), annotation), says("NodeClaim aws", "EC2NodeClass.karpenter.k8s.aws"), nil},
 		{"delete another provider's NodeClaim", remove(c.instance, claim("aws")), says("NodeClaim aws", "another provider"), nil},
 		{"make a NodeClaim of the other's NodePool", newClaim(other, asItComes), says("NodeClaim new", "SSHNodeClass b of instance seg-b"), newClaim(own, asItComes)},
-		{"make a NodeClaim of the other's class", newClaim(own, ofClass(other)), says("NodeClaim new", "instance seg-b"), nil},
+		{"make a NodeClaim of the other's class", newClaim(own, ofClass(other)), says("NodeClaim new", "names SSHNodeClass b"), nil},
 		{"make a NodeClaim of an unknown class", newClaim(own, ofClass("unknown")), says("NodeClaim new", "unknown", "its NodePool a"), nil},
 		{"make a NodeClaim of another own class than its NodePool's", newClaim(own, ofClass("a2")), says("NodeClaim new", "its NodePool a"), nil},
 		{"make a NodeClaim that hides its class", newClaim(other, func(n *karpv1.NodeClaim) { delete(n.Labels, classLabel) }), says("NodeClaim new", "lacks the label"), nil},
-		{"make a NodeClaim without a NodePool", newClaim(own, func(n *karpv1.NodeClaim) { n.OwnerReferences = nil }), says("NodeClaim new", "not owned by the NodePool"), nil},
+		{"make a NodeClaim without a NodePool", newClaim(own, func(n *karpv1.NodeClaim) { n.OwnerReferences = nil }), says("NodeClaim new", "NodePool"), nil},
 		{"make a NodeClaim of a NodePool that was", newClaim(own, func(n *karpv1.NodeClaim) { n.OwnerReferences[0].UID = "gone" }), says("NodeClaim new", "the NodePool that owns it"), nil},
 		{"make another provider's NodeClaim", newClaim("aws", asItComes), says("NodeClaim new", "another provider"), nil},
 
