@@ -83,9 +83,16 @@ func (r Right) about(e lab.AuditEvent) bool {
 	return r.Group == e.Object.Group && r.Resource == resource(e) && (r.Namespace == "" || r.Namespace == e.Object.Namespace)
 }
 
-// usedBy tells whether a request needed the right. To list is to get everything, so that to get is nothing more.
+// usedBy tells whether a request needed the right. To list is to get everything, so that to get is nothing more. To watch is to list first: an API server
+// that sends what there is with the watch is not asked to, but older ones are.
 func (r Right) usedBy(e lab.AuditEvent) bool {
-	return r.allows(e) || r.Verb == "get" && r.Name == "" && (e.Verb == "list" || e.Verb == "watch") && r.about(e)
+	switch {
+	case r.allows(e):
+		return true
+	case r.Name != "" || !r.about(e):
+		return false
+	}
+	return r.Verb == "get" && (e.Verb == "list" || e.Verb == "watch") || r.Verb == "list" && e.Verb == "watch"
 }
 
 func resource(e lab.AuditEvent) string {

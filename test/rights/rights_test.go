@@ -46,6 +46,9 @@ func TestRightsAreComparedWithRequests(t *testing.T) {
 		{"refused in spite of the right", nodes, request("patch", "", "nodes", "", "", "n", 403), nil, Judgement{Refused: []string{"a: patch nodes n"}}},
 		{"an error that is no refusal", nodes, request("patch", "", "nodes", "", "", "n", 409), nil, Judgement{}},
 		{"whoever lists need not get, but may not", read, request("list", "", "pods", "", "", "", 403), nil, Judgement{Missing: []string{"a: list pods"}}},
+		{"whoever watches lists, from an older API server", Right{Resource: "pods", Verb: "list"}, request("watch", "", "pods", "", "", "", 403), nil, Judgement{Missing: []string{"a: watch pods"}}},
+		{"whoever lists need not watch", Right{Resource: "pods", Verb: "watch"}, request("list", "", "pods", "", "", "", 403), nil,
+			Judgement{Missing: []string{"a: list pods"}, Spare: []string{"watch pods"}}},
 		{"what everybody may ask", nodes, request("create", "authorization.k8s.io", "selfsubjectaccessreviews", "", "", "", 201),
 			[]Excuse{{Resource: "nodes", Verbs: []string{"patch"}}}, Judgement{}},
 		{"an excuse for what there is not", nodes, request("patch", "", "nodes", "", "", "n", 200),
@@ -98,6 +101,13 @@ func TestTheChartsRightsAreSingleOnes(t *testing.T) {
 		seen[r] = true
 		if slices.Contains([]string{r.Group, r.Resource, r.Verb}, "*") {
 			t.Errorf("%s: name what is needed", r)
+		}
+	}
+	for _, r := range all {
+		listed := r
+		listed.Verb = "list"
+		if r.Verb == "watch" && !seen[listed] {
+			t.Errorf("%s is of no use without the right to list, to older API servers", r)
 		}
 	}
 	if len(all) < 60 {
