@@ -29,16 +29,22 @@ type listing struct {
 
 type listingKey struct{ class, region string }
 
+// Owns tells whether a NodePool, which may be nil, is this instance's.
+func (c *CloudProvider) Owns(nodePool *karpv1.NodePool) bool {
+	if nodePool == nil {
+		return false
+	}
+	_, ours := c.own(nodePool.Spec.Template.Spec.NodeClassRef)
+	return ours
+}
+
 // GetInstanceTypes implements karpenter's CloudProvider: every type of an own NodePool's class, those that cannot be had now too.
 // Empty for other providers' and other instances' NodePools.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, nodePool *karpv1.NodePool) ([]*karpcloud.InstanceType, error) {
-	if nodePool == nil {
+	if !c.Owns(nodePool) {
 		return nil, nil
 	}
-	name, ours := c.own(nodePool.Spec.Template.Spec.NodeClassRef)
-	if !ours {
-		return nil, nil
-	}
+	name := nodePool.Spec.Template.Spec.NodeClassRef.Name
 	class, err := c.class(ctx, name)
 	switch {
 	case errors.Is(err, errNotOurs):

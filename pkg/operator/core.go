@@ -9,6 +9,8 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpcloud "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	metricspod "sigs.k8s.io/karpenter/pkg/controllers/metrics/pod"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
@@ -72,4 +74,20 @@ func adapt(core []controller.Controller, turns *turn.Turn, cluster *state.Cluste
 	slices.Sort(names)
 	return nil, fault.New(fault.Cluster, "CoreChanged", fmt.Errorf("core has no controller for %s", strings.Join(names, ", ")),
 		"this build was made for another karpenter core, and would disturb other instances")
+}
+
+// ownOverlays keeps NodeOverlays to this instance's NodePools. Core asks for the types of each of its NodeClaims' pools, and one may have been
+// pointed at another instance's class since: overlays, which core applies to what it lists, have never seen that pool, and core would report
+// an error for each such NodeClaim again and again.
+type ownOverlays struct {
+	karpcloud.CloudProvider
+	owns func(*karpv1.NodePool) bool
+}
+
+// GetInstanceTypes of a pool that is not this instance's are none.
+func (o *ownOverlays) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*karpcloud.InstanceType, error) {
+	if !o.owns(pool) {
+		return nil, nil
+	}
+	return o.CloudProvider.GetInstanceTypes(ctx, pool)
 }

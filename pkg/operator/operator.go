@@ -175,7 +175,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 
 	provider := cloudprovider.New(s.Instance, op.GetClient(), live, inventory, classes.Mine, op.EventRecorder, op.Clock)
 	decorated := metrics.Decorate(provider)
-	overlaid := overlay.Decorate(decorated, op.GetClient(), op.InstanceTypeStore)
+	overlaid := &ownOverlays{CloudProvider: overlay.Decorate(decorated, op.GetClient(), op.InstanceTypeStore), owns: provider.Owns}
 	cluster := state.NewCluster(op.Clock, op.GetClient(), overlaid)
 
 	if err := op.Add(everyReplica(seam.Follow)); err != nil {
