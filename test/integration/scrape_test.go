@@ -38,7 +38,9 @@ func (p *pair) whatIsScraped() {
 	if err != nil {
 		p.Fatal(err)
 	}
-	p.a.serve(1, "scraped") // something to schedule, to join and to be Ready
+	p.a.serve(1, "scraped") // something to schedule, to join, to be Ready, and to end
+	p.settle()
+	p.a.serve(1, "scraped-again")
 	for _, s := range []*scenario{p.a, p.b} {
 		s.eventually(90*time.Second, "C4: the class of nobody is in the metrics", func() (bool, string) {
 			n, err := s.scrape("kpssh_ownership_conflicts", `type="UnownedNodeClass"`, `name="`+nobodysClass+`"`, `other="seg-none"`)
