@@ -45,13 +45,13 @@ func TestAnInstanceWaitsForItsKinds(t *testing.T) {
 	defer cancel()
 	go func() { ended <- awaitKinds(ctx, api, address, wait.Backoff{Duration: 100 * time.Millisecond}, out) }()
 
-	ready := ask(t, ctx, "http://"+address+"/readyz", http.StatusServiceUnavailable)
+	ready := ask(ctx, t, "http://"+address+"/readyz", http.StatusServiceUnavailable)
 	for _, name := range []string{"nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "sshhosts.karpenter.dklesev.github.io", "karpenter-provider-ssh-crd"} {
 		if !strings.Contains(ready, name) {
 			t.Errorf("it does not name %s: %s", name, ready)
 		}
 	}
-	ask(t, ctx, "http://"+address+"/healthz", http.StatusOK)
+	ask(ctx, t, "http://"+address+"/healthz", http.StatusOK)
 
 	crds, err := lab.CRDs()
 	if err != nil {
@@ -92,7 +92,7 @@ func TestWaitingForKindsEndsWithTheProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	address, ended := free(t), make(chan error, 1)
 	go func() { ended <- awaitKinds(ctx, api, address, looks, io.Discard) }()
-	ask(t, ctx, "http://"+address+"/healthz", http.StatusOK)
+	ask(ctx, t, "http://"+address+"/healthz", http.StatusOK)
 	cancel()
 	select {
 	case err := <-ended:
@@ -116,7 +116,7 @@ func free(t *testing.T) string {
 }
 
 // ask polls until somebody answers.
-func ask(t *testing.T, ctx context.Context, url string, want int) (body string) {
+func ask(ctx context.Context, t *testing.T, url string, want int) (body string) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -39,9 +39,9 @@ func TestTheAPIServerConfinesAnInstance(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			err := eventually(t.Context(), func() error {
 				if err := r.refused(t.Context()); !apierrors.IsForbidden(err) {
-					return fmt.Errorf("not refused: %v", err)
+					return fmt.Errorf("not refused: %w", err)
 				} else if missing := lacks(err.Error(), r.says); missing != "" {
-					return fmt.Errorf("the refusal does not say %q: %v", missing, err)
+					return fmt.Errorf("the refusal does not say %q: %w", missing, err)
 				}
 				return nil
 			})
