@@ -183,7 +183,7 @@ func (s server) withoutProviderCRDs(t *testing.T) {
 	s.withoutCRDs(t, crds)
 }
 
-// withoutCRDs deletes CRDs and returns when they are gone.
+// withoutCRDs deletes CRDs and returns when they are gone, which the API server tries again for, later and later, when something is in its way.
 func (s server) withoutCRDs(t *testing.T, crds []*apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	for _, crd := range crds {
@@ -192,7 +192,7 @@ func (s server) withoutCRDs(t *testing.T, crds []*apiextensionsv1.CustomResource
 		}
 	}
 	for _, crd := range crds {
-		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 			err := s.api.Get(ctx, client.ObjectKeyFromObject(crd), &apiextensionsv1.CustomResourceDefinition{})
 			return err != nil, client.IgnoreNotFound(err)
 		})

@@ -52,10 +52,10 @@ func TestTheAPIServerConfinesAnInstance(t *testing.T) {
 	}
 	// Now every policy is in force.
 	for _, r := range rows {
+		if r.allowed == nil {
+			continue // its twin is in another row
+		}
 		t.Run(r.name+"/allowed", func(t *testing.T) {
-			if r.allowed == nil {
-				t.Skip("the twin is in another row")
-			}
 			if err := r.allowed(t.Context()); err != nil {
 				t.Error(err)
 			}
