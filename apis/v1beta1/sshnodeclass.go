@@ -47,6 +47,7 @@ const (
 	ReasonJoinSecretNotFound = "JoinSecretNotFound"
 	ReasonJoinSecretInvalid  = "JoinSecretInvalid"
 	ReasonClusterUnknown     = "ClusterUnknown"
+	ReasonFieldUnsupported   = "FieldUnsupported"
 	ReasonDeleting           = "Deleting"
 )
 

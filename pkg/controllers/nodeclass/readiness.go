@@ -113,6 +113,9 @@ func (c *Controller) surroundings(ctx context.Context, class *v1beta1.SSHNodeCla
 
 // judge says what is wrong with a class, the cause that a person would mend first; empty if nothing is.
 func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hosts int) (reason, message string) {
+	if field := unsupported(class); field != "" {
+		return v1beta1.ReasonFieldUnsupported, field + " is not supported yet, though the API accepts it for the manifests of the existing provider: take it away, and no machine is brought in without what it asks for"
+	}
 	if around.profile == nil {
 		return v1beta1.ReasonProfileNotFound, fmt.Sprintf("SSHJoinProfile %q does not exist: create it, or correct spec.joinProfileRef", class.Spec.JoinProfileRef.Name)
 	}
@@ -135,16 +138,24 @@ func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hos
 	return "", ""
 }
 
+// unsupported names a field whose wish nothing here fulfils. A node that came all the same would never be one that its pods can use.
+func unsupported(class *v1beta1.SSHNodeClass) string {
+	switch {
+	case class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt:
+		return "spec.providerIDSource: Adopt"
+	case len(class.Spec.StartupTaintGates) > 0:
+		return "spec.startupTaintGates"
+	}
+	return ""
+}
+
 // rehearse renders the scripts with everything but a machine, so that what cannot be rendered is reported here, once, and not
 // by each join.
 func rehearse(class *v1beta1.SSHNodeClass, around surroundings) error {
 	in := profile.Inputs{
 		ClusterEndpoint: around.cluster.Endpoint, ClusterCA: around.cluster.CA,
 		BootstrapToken: "abcdef.0123456789abcdef", NodeName: "node", HostAddress: "192.0.2.1",
-		Vars: class.Spec.Vars,
-	}
-	if class.Spec.ProviderIDSource != v1beta1.ProviderIDAdopt {
-		in.ProviderID = v1beta1.ProviderIDScheme + "namespace/node"
+		ProviderID: v1beta1.ProviderIDScheme + "namespace/node", Vars: class.Spec.Vars,
 	}
 	if around.secret != nil {
 		in.Secrets = around.secret.Data
