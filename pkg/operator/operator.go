@@ -114,8 +114,16 @@ func Run(s Settings) error {
 	running, finish := context.WithCancel(coreCtx)
 	defer finish()
 	context.AfterFunc(ctx, finish)
-	op.Start(running)
-	return nil
+	// Not core's Start, which makes a panic of the error, and a stack trace of a lost lease.
+	return ended(op.Manager.Start(running))
+}
+
+// ended explains why the manager ended by itself. It says nothing but that its lease is lost.
+func ended(err error) error {
+	if err != nil && err.Error() == "leader election lost" {
+		return fault.New(fault.Cluster, "LeaseLost", err, "this process may not lead any more, so it ends: another replica took the lease, or the API server did not take its renewal in time. What it was doing on machines is taken up by whoever leads next")
+	}
+	return err
 }
 
 // leaseEnvironment derives the lease from the instance's name, where core looks for it: setting one without the other must be impossible.

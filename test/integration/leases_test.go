@@ -13,6 +13,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -165,6 +166,35 @@ func TestAnInstanceNameIsOneReleases(t *testing.T) {
 		s.deleteClaims()
 		s.eventually(time.Minute, "the machine is free", func() (bool, string) { return s.settledIn("") })
 		next.kill() // before its scenario, whose objects would go without it
+	})
+	t.Run("a process that lost its lease says so and ends", func(t *testing.T) {
+		s := s.in(t)
+		loser := shared.newInstance(t, "name", "kp-name", env...)
+		loser.label = "name-loser"
+		loser.start(t, "", "RELEASE=first")
+		s.instance = loser
+		s.eventually(time.Minute, "it leads", func() (bool, string) {
+			status, err := loser.scrape("leader_election_master_status")
+			return status == 1, fmt.Sprint(status, err)
+		})
+		// Somebody else's, time after time: what it renews in between would be its own again.
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			l := s.lease()
+			l.Spec.HolderIdentity, l.Spec.RenewTime = ptr.To("thief"), ptr.To(metav1.NowMicro())
+			_ = s.api.Update(t.Context(), l)
+			select {
+			case <-loser.done():
+				deadline = time.Time{}
+			case <-time.After(time.Second):
+			}
+		}
+		var exit *exec.ExitError
+		words := loser.last.LogTail(3)
+		if !errors.As(loser.last.Err(), &exit) || exit.ExitCode() != 1 || !strings.Contains(words, "may not lead any more") || strings.Contains(words, "goroutine") {
+			t.Errorf("it ended with %v: %s", loser.last.Err(), words)
+		}
+		loser.controller = nil
+		s.remove(s.lease())
 	})
 	if found := s.foreignSince(began); len(found) > 0 {
 		t.Errorf("S6: %v", found)
