@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -98,7 +99,9 @@ func (s *Site) Segment(ctx context.Context, name string) (*Segment, error) {
 	segment := &Segment{site: s, Name: name, bridge: bridgePrefix + name, next: 10,
 		Hub: netip.AddrFrom4([4]byte{10, 10, byte(s.segments), 1})}
 	for _, args := range [][]string{
-		{"link", "add", segment.bridge, "type", "bridge"},
+		// With an address of its own: else it takes the lowest of those that are plugged in, and whenever a lower one comes, everybody in the segment
+		// goes on sending to the former one, for as long as that is remembered.
+		{"link", "add", segment.bridge, "address", hubMAC(segment.Hub), "type", "bridge"},
 		{"address", "add", segment.Hub.String() + "/24", "dev", segment.bridge},
 		{"link", "set", segment.bridge, "up"},
 	} {
@@ -107,6 +110,12 @@ func (s *Site) Segment(ctx context.Context, name string) (*Segment, error) {
 		}
 	}
 	return segment, nil
+}
+
+// hubMAC is a hub's hardware address: one that is locally administered, and as unique as the IP address.
+func hubMAC(hub netip.Addr) string {
+	a := hub.As4()
+	return net.HardwareAddr{2, 0, a[0], a[1], a[2], a[3]}.String()
 }
 
 // Segment is a network that reaches the hub and its own members, and no other segment.
