@@ -95,6 +95,10 @@ func poolRef(p *karpv1.NodePool) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodePool", Name: p.Name, UID: p.UID}
 }
 
+func claimRef(name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaim", Name: name, UID: uid}
+}
+
 func classRef(c *v1beta1.SSHNodeClass) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "SSHNodeClass", Name: c.Name, UID: c.UID}
 }

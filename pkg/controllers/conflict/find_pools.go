@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
@@ -24,7 +22,7 @@ func unownedClasses(v *view) (found []Finding) {
 	for i := range v.Classes {
 		class := &v.Classes[i]
 		instance := class.Spec.Instance
-		if instance == v.Self.Instance || v.Lives[instance] != Dead {
+		if !v.isMissing(instance) {
 			continue
 		}
 		found = append(found, Finding{
@@ -57,7 +55,7 @@ func danglingClaims(v *view) (found []Finding) {
 	for _, claim := range v.Labelled {
 		found = append(found, Finding{
 			Type: v1beta1.ReasonDanglingNodeClaim, Other: claim.Class,
-			Object:  corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID},
+			Object:  claimRef(claim.Name, claim.UID),
 			Message: fmt.Sprintf("SSHNodeClass %q does not exist, so no instance owns this NodeClaim: delete it, and if it keeps finalizers take them off, or create the class again for its owner to end it", claim.Class),
 		})
 	}
@@ -74,7 +72,7 @@ func unownedPools(v *view) (found []Finding) {
 			continue
 		}
 		instance := class.Spec.Instance
-		if instance == v.Self.Instance || v.Lives[instance] != Dead {
+		if !v.isMissing(instance) {
 			continue
 		}
 		found = append(found, Finding{

@@ -59,7 +59,7 @@ func splitClaims(v *view) (found []Finding) {
 		other := v.instanceOf(namespace)
 		found = append(found, Finding{
 			Type: v1beta1.ReasonSplitNodeClaim, Owner: v.Self.Instance, Other: other, Classes: v.ifOwn(s.Class),
-			Object: corev1.ObjectReference{APIVersion: karpapis.Group + "/v1", Kind: "NodeClaim", Name: s.Name, UID: s.UID},
+			Object: claimRef(s.Name, s.UID),
 			Message: fmt.Sprintf("SSHNodeClass %s is instance %q's, but the provider ID %s is a host of instance %s: no instance acts for this NodeClaim and its Node. Drain the Node, make the machine leave, then delete the NodeClaim and remove its finalizer",
 				s.Class, v.Self.Instance, s.ProviderID, other),
 		})

@@ -190,6 +190,11 @@ func (v *view) selecting(h Host) (names []string) {
 	return slices.DeleteFunc(slices.Clone(v.own), func(class string) bool { return !v.selectors[class].Matches(h.Labels) })
 }
 
+// isMissing tells whether an instance is another one that is not there.
+func (v *view) isMissing(instance string) bool {
+	return instance != v.Self.Instance && v.Lives[instance] == Dead
+}
+
 // ifOwn is a list of the class, if it is one of this instance's.
 func (v *view) ifOwn(class string) []string {
 	if slices.Contains(v.own, class) {
