@@ -5,6 +5,7 @@ package integration
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -89,8 +90,27 @@ func TestCostOfForeignNodeClaims(t *testing.T) {
 	}
 }
 
-// heap is what the process holds after a collection.
+// looks at the heap for one figure, and the time between them: what the process holds for a moment only (answers being decoded, pods on their way
+// through a reconciler, connections that grow) is some megabytes, as much as hundreds of foreign NodeClaims, and is not there in every look.
+const (
+	looks   = 12
+	between = 1500 * time.Millisecond
+)
+
+// heap is what the process holds after a collection: the least of several looks, since all that is kept is in every one of them.
 func (s *scenario) heap() int64 {
+	s.t.Helper()
+	least := int64(math.MaxInt64)
+	for n := range looks {
+		if n > 0 {
+			time.Sleep(between)
+		}
+		least = min(least, s.heapNow())
+	}
+	return least
+}
+
+func (s *scenario) heapNow() int64 {
 	s.t.Helper()
 	for range 2 {
 		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/heap?gc=1", s.metrics)) //nolint:noctx // loopback, in a test
