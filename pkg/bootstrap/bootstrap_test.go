@@ -146,7 +146,7 @@ func TestMintMakesATokenThatKubernetesAccepts(t *testing.T) {
 	}
 }
 
-// Section 2 #30: a token that a crash left behind is replaced, not added to.
+// Section 2 #30, section 3 #17: a token that a crash left behind is replaced, not added to.
 func TestMintReplacesTheTokenOfAnAttemptBefore(t *testing.T) {
 	c := newCluster()
 	tokens := NewTokens(c, "default", testingclock.NewFakePassiveClock(now))

@@ -116,6 +116,7 @@ func TestAClaimEndsTheOfferAtOnce(t *testing.T) {
 	}
 }
 
+// Section 3 #10: a question costs no look at every host.
 func TestTypesAreComputedOnceForAsLongAsNothingChanges(t *testing.T) {
 	g := NewWithT(t)
 	e := newEnv(t, webClass(), freeHost("a"))

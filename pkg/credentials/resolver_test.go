@@ -112,6 +112,7 @@ func TestTargetFaultsNameTheObjectAndTheParty(t *testing.T) {
 	}
 }
 
+// Section 3 #11: a key is read and decrypted once per version of its Secret, not once per phase.
 func TestTargetFillsDefaultsAndDecryptsOncePerSecretVersion(t *testing.T) {
 	s := secret(map[string][]byte{PrivateKeyEntry: privateKey(t, "correct horse"), PassphraseEntry: []byte("correct horse")})
 	c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(s).Build()

@@ -319,7 +319,7 @@ func TestClaimSaysWhenThereIsNoHostAndWhenTheClaimIsEnding(t *testing.T) {
 	}
 }
 
-// Faults #17 and #18: the fence is name and UID; the fence of a repeated Delete never reaches a successor.
+// Section 2 #17, #18: the fence is name and UID; the fence of a repeated Delete never reaches a successor.
 func TestBeginLeaveIsFencedOnTheClaim(t *testing.T) {
 	for name, row := range map[string]struct {
 		host      *v1beta1.SSHHost
@@ -342,7 +342,7 @@ func TestBeginLeaveIsFencedOnTheClaim(t *testing.T) {
 	}
 }
 
-// Fault #14: one conflict does not fail a write; the decision is made anew on what is there.
+// Section 2 #14: one conflict does not fail a write; the decision is made anew on what is there.
 func TestUpdateDecidesAnewAfterAConflict(t *testing.T) {
 	w := newWorld(t, interceptor.Funcs{}, machine("a"))
 	outside := w.get(t, "a")
@@ -377,7 +377,7 @@ func TestUpdateWritesNothingWhenNothingChanged(t *testing.T) {
 	}
 }
 
-// Faults 3 #26 and #27: Ready follows the state in every write, and a leaving host is not ready.
+// Section 3 #26, #27: Ready follows the state in every write, and a leaving host is not ready.
 func TestReadyFollowsTheState(t *testing.T) {
 	for state, want := range map[v1beta1.HostState]struct {
 		status metav1.ConditionStatus
@@ -474,7 +474,7 @@ func TestGenerationChangesOnlyWithWhatAHostOffers(t *testing.T) {
 	}
 }
 
-// Fault 3 #12: each further failure doubles the pause, up to a bound; success forgets.
+// Section 3 #12: each further failure doubles the pause, up to a bound; success forgets.
 func TestFailuresPauseLongerAndLonger(t *testing.T) {
 	h := machine("a")
 	for _, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
@@ -489,7 +489,7 @@ func TestFailuresPauseLongerAndLonger(t *testing.T) {
 	}
 }
 
-// Fault #19: an empty provider ID matches no host.
+// Section 2 #19: an empty provider ID matches no host.
 func TestByProviderIDMatchesWholeIDsOnly(t *testing.T) {
 	adopted := machine("b", func(h *v1beta1.SSHHost) { h.Status.ProviderID = "eks-hybrid:///eu/cluster/mi-1" })
 	w := newWorld(t, interceptor.Funcs{}, machine("a"), adopted)
@@ -506,7 +506,7 @@ func TestByProviderIDMatchesWholeIDsOnly(t *testing.T) {
 	}
 }
 
-// Fault 3 #50: no selector and an empty one both select every host.
+// Section 3 #50: no selector and an empty one both select every host.
 func TestSelectedWithoutASelectorIsEveryHost(t *testing.T) {
 	w := newWorld(t, interceptor.Funcs{}, machine("a", func(h *v1beta1.SSHHost) { h.Labels = map[string]string{"rack": "1"} }), machine("b"))
 	for name, row := range map[string]struct {

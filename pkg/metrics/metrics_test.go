@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Every metric says whose it is, under a label that Prometheus does not set itself; none is missing, none is there twice.
+// H6: every metric says whose it is, under a label that Prometheus does not set itself; none is missing, none is there twice.
 func TestEveryMetricNamesItsInstance(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	if err := Register(registry, "seg-a",

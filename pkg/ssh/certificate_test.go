@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) gossh.Signer {
 
 func forever(c *gossh.Certificate) { c.ValidAfter, c.ValidBefore = 0, gossh.CertTimeInfinity }
 
-// Section 3 #33: a key logs in by its certificate where only the authority is known, whatever its type.
+// D19, section 3 #33: a key logs in by its certificate where only the authority is known, whatever its type.
 func TestLoginByCertificate(t *testing.T) {
 	t.Parallel()
 	authority := newAuthority(t)

@@ -51,7 +51,7 @@ func line(key gossh.Signer) string { return string(gossh.MarshalAuthorizedKey(ke
 
 func fingerprint(key gossh.Signer) string { return gossh.FingerprintSHA256(key.PublicKey()) }
 
-// D1: a pin of any one of a machine's keys is enough, whatever type the two sides would have agreed on.
+// D1, section 3 #8: a pin of any one of a machine's keys is enough, whatever type the two sides would have agreed on.
 func TestPinnedKeyIsFoundAmongSeveral(t *testing.T) {
 	t.Parallel()
 	rsaKey, ecdsaKey, edKey := hostKeys(t)
@@ -197,7 +197,7 @@ func TestNoCommonAlgorithmNamesBothOffers(t *testing.T) {
 	}
 }
 
-// D3.
+// D3, section 3 #7.
 func TestIPv6Literals(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, func(s *sshtest.Server, _ *sshtest.Shell) { s.Listen = "[::1]:0" })

@@ -67,7 +67,7 @@ func via(t Target, jumps ...Target) Target {
 	return t
 }
 
-// Section 3 #33 and #7: a machine behind jump hosts is reached through all of them, also over IPv6, and each is offered its own key only.
+// D4, section 3 #7, #33: a machine behind jump hosts is reached through all of them, also over IPv6, and each is offered its own key only.
 func TestConnectionLeadsThroughJumpHosts(t *testing.T) {
 	t.Parallel()
 	first, firstSaw := jumpHost(t)

@@ -356,6 +356,7 @@ func TestRunRefusesWhatCannotBeSent(t *testing.T) {
 	}
 }
 
+// Section 3 #11: one login, however many phases.
 func TestPhasesShareOneConnection(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
 )
 
-// D8: five tarpits. Each stage fails at its own limit while all others would wait for an hour, and names itself.
+// D8, section 2 #9, section 3 #4: five tarpits. Each stage fails at its own limit while all others would wait for an hour, and names itself.
 func TestEveryStageHasItsOwnDeadline(t *testing.T) {
 	t.Parallel()
 	const hour, short = time.Hour, 100 * time.Millisecond

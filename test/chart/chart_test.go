@@ -29,7 +29,7 @@ func instance(name string) map[string]any {
 	return map[string]any{"instance": map[string]any{"name": name}}
 }
 
-// C5: the instance's name decides the lease, and there is no other value that could contradict it.
+// C5, section 2 #39: the instance's name decides the lease, and there is no other value that could contradict it.
 func TestOneValueNamesTheInstance(t *testing.T) {
 	env := environment(t, render(t, "kpssh", "kp-a", instance("seg-a")))
 	for name, want := range map[string]string{

@@ -250,7 +250,7 @@ func TestTheBootstrapGroupFollowsTheInstance(t *testing.T) {
 	}
 }
 
-// A rolling update hands over: the new pod stands by before the old one gives its lease back. On the node's network, where both would want the same
+// Section 3 #48: a rolling update hands over: the new pod stands by before the old one gives its lease back. On the node's network, where both would want the same
 // ports, the old one goes first.
 func TestARollingUpdateHandsOver(t *testing.T) {
 	const newFirst = `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0},"type":"RollingUpdate"}`
@@ -274,6 +274,35 @@ func TestARollingUpdateHandsOver(t *testing.T) {
 		}
 		if !found {
 			t.Error("no Deployment")
+		}
+	}
+}
+
+// Section 3 #47: machines of one segment may listen on different ports; the policy lets the controller out to each, and to no other.
+func TestTheNetworkPolicyOpensEverySSHPort(t *testing.T) {
+	for values, want := range map[string][]int64{
+		`networkPolicy: {enabled: true}`:                          {22},
+		`networkPolicy: {enabled: true, sshPort: 2222}`:           {2222},
+		`networkPolicy: {enabled: true, sshPorts: [22, 2222, 2]}`: {22, 2222, 2},
+	} {
+		var got []int64
+		for _, o := range render(t, "kpssh", "kp-a", parse(t, values)) {
+			if o.GetKind() != "NetworkPolicy" {
+				continue
+			}
+			egress, _, _ := unstructured.NestedSlice(o.Object, "spec", "egress")
+			for _, rule := range egress {
+				ports, _, _ := unstructured.NestedSlice(rule.(map[string]any), "ports")
+				for _, port := range ports {
+					number, _, _ := unstructured.NestedInt64(port.(map[string]any), "port")
+					if number != 53 && number != 443 && number != 6443 {
+						got = append(got, number)
+					}
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: open are %v, want %v", values, got, want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ const root = "../.."
 // link is `[text](target)`; images and reference definitions do not occur here.
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
+// Section 3 #49: what a page points at exists; the API and the metrics are written from the code (make verify).
 func TestLinksLeadSomewhere(t *testing.T) {
 	for _, file := range markdown(t) {
 		text := read(t, file)

@@ -9,8 +9,8 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/test/rights"
 )
 
-// expectRightsInUse is the chart's RBAC against what the instances asked for: nothing missing, nothing refused by a policy, and, when the whole suite has
-// run, nothing spare.
+// expectRightsInUse is the chart's RBAC against what the instances asked for, events included (section 2 #43): nothing missing, nothing refused by
+// a policy, and, when the whole suite has run, nothing spare.
 func (w *world) expectRightsInUse() {
 	GinkgoHelper()
 	audit, err := w.cp.ReadAudit()

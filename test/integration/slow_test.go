@@ -11,7 +11,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/sim"
 )
 
-// A6, fault 3 #1: while one host's install takes two minutes, a pod that fits another host gets its node as fast as ever, because
+// A6, section 3 #1: while one host's install takes two minutes, a pod that fits another host gets its node as fast as ever, because
 // no NodeClaim waits for its provider ID.
 func TestASlowInstallDelaysNobodyElse(t *testing.T) {
 	s := begin(t, "slow", 4*time.Second, sim.Spec{CPU: 8}, sim.Spec{CPU: 4}, sim.Spec{CPU: 4})
@@ -45,7 +45,7 @@ func TestASlowInstallDelaysNobodyElse(t *testing.T) {
 		t.Errorf("core's cluster state was unsynced for %.1fs", unsynced)
 	}
 
-	// Fault 3 #40: the 120 s are not waited for when the NodeClaim goes away.
+	// Section 3 #40: the 120 s are not waited for when the NodeClaim goes away.
 	s.deleteClaims()
 	s.allIn(v1beta1.HostAvailable, 90*time.Second)
 	if s.fleet.Machine("slow-000").Counters().Runs["join"] != 0 {

@@ -272,7 +272,7 @@ func TestFind(t *testing.T) {
 			want: []string{"SplitNodeClaim NodeClaim/c other=of pool namespace kp-x classes=a owner=seg-a"},
 		},
 
-		"a pool without the managed label": {
+		"section 2 #59: a pool without the managed label": {
 			edit: func(s *Snapshot) {
 				delete(s.Pools[0].Spec.Template.Labels, v1beta1.ManagedLabel)
 				s.Pools[1].Spec.Template.Labels[v1beta1.ManagedLabel] = "yes"

@@ -374,7 +374,7 @@ func TestJoinThatFailsLeavesFirst(t *testing.T) {
 	}
 }
 
-// Fault 3 #40, and #5 of the kind: deleting the NodeClaim in mid-install stops the script on the machine and frees the host at once.
+// Section 3 #5, #40: deleting the NodeClaim in mid-install stops the script on the machine and frees the host at once.
 func TestNodeClaimDeletedInMidInstall(t *testing.T) {
 	slow := scripts
 	slow.Install = `echo install >> "$KPSSH_VAR_DIR/log"; echo $$ > "$KPSSH_VAR_DIR/pid"; sleep 600; echo survived >> "$KPSSH_VAR_DIR/log"`
@@ -411,7 +411,7 @@ func TestLeaveNeedsNothingThatDiesWithTheClaim(t *testing.T) {
 	l.wantLog("install", "join:n", "leave")
 }
 
-// Fault 3 #16: leave runs the script of the version that was installed, not the one of today.
+// Section 3 #16: leave runs the script of the version that was installed, not the one of today.
 func TestLeaveRunsTheInstalledVersion(t *testing.T) {
 	l := newLab(t, scripts)
 	l.claim("n")
@@ -431,6 +431,7 @@ func TestLeaveRunsTheInstalledVersion(t *testing.T) {
 	l.wantLog("install", "join:n", "leave")
 }
 
+// Section 3 #2: a join that fails is repeated by its own rules, long before karpenter's launch timeout would have a say.
 func TestUnreachableHostIsTriedAgainThenParked(t *testing.T) {
 	l := newLab(t, scripts)
 	l.server.Close()
@@ -484,7 +485,7 @@ func TestSecretsOfAFailingScriptAreRedacted(t *testing.T) {
 	}
 }
 
-// Fault #29: a profile that does not render touches no machine and blames none.
+// Section 2 #29: a profile that does not render touches no machine and blames none.
 func TestAMistakeInTheProfileTouchesNoMachine(t *testing.T) {
 	broken := scripts
 	broken.Join = `echo {{ .Vars.missing }}`
@@ -673,7 +674,7 @@ func TestRevisionsInUseSurvivePruning(t *testing.T) {
 	}
 }
 
-// Faults #46 and #56: a zombie's Node goes after its machine has left, not before, or the kubelet would make it again; and how the leave ended is
+// Section 2 #46, #56: a zombie's Node goes after its machine has left, not before, or the kubelet would make it again; and how the leave ended is
 // said by events of its own.
 func TestAZombieLeavesByItself(t *testing.T) {
 	for name, row := range map[string]struct {
