@@ -233,7 +233,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	op.WithControllers(ctx,
 		joins,
 		probe.NewController(probe.Options{
-			Inventory: inventory, Nodes: op.GetClient(), Credentials: resolver, Dialer: dialer,
+			Inventory: inventory, Nodes: op.GetClient(), Live: live, Credentials: resolver, Dialer: dialer,
 			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,
 			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval, KubeletUnits: s.KubeletUnits,
 		}),

@@ -270,7 +270,7 @@ func (p *process) run() {
 		return
 	}
 	probes := probe.NewController(probe.Options{
-		Inventory: p.inv, Nodes: p.kube, Credentials: resolver, Dialer: p, Recorder: silent{}, Clock: clock.RealClock{},
+		Inventory: p.inv, Nodes: p.kube, Live: live, Credentials: resolver, Dialer: p, Recorder: silent{}, Clock: clock.RealClock{},
 		ClusterUID: clusterUID, Instance: p.id.Instance, Random: p.w.dice.roll(p.name + "probe").unit,
 	})
 	p.gone.Go(func() { joins.Drive(p.ctx, joinQueue.add) })

@@ -50,7 +50,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	inventory := host.NewInventory("pool", mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{})
 	must(t, inventory.Register(ctx, mgr))
 	controller := NewController(Options{
-		Inventory: inventory, Credentials: credentials.NewResolver(mgr.GetClient()), Dialer: &ssh.Dialer{}, Nodes: mgr.GetClient(),
+		Inventory: inventory, Credentials: credentials.NewResolver(mgr.GetClient()), Dialer: &ssh.Dialer{}, Nodes: mgr.GetClient(), Live: mgr.GetAPIReader(),
 		Recorder: mgr.GetEventRecorder("kpssh-hostprobe"), Clock: clock.RealClock{}, ClusterUID: thisCluster, Instance: "default", Interval: time.Hour,
 	})
 	must(t, controller.Register(ctx, mgr))

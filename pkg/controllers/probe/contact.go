@@ -5,7 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
@@ -50,7 +52,7 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 		return o
 	}
 	o.skew = skew(o.facts.clock, began, c.Clock.Now())
-	if o.nodeKnown, err = c.nodeKnown(ctx, h, o.facts); err != nil {
+	if err := c.lookUp(ctx, h, &o); err != nil {
 		o.err = fault.New(fault.Cluster, "NodeLookupFailed", err, "looking up the Node of SSHHost %s", h.Name)
 	}
 	return o
@@ -83,23 +85,50 @@ func skew(read, began, ended time.Time) time.Duration {
 	return 0
 }
 
-// nodeKnown tells whether a Node has the host's provider ID, if the verdict may rest on that. An IP address is not looked for:
-// it may be a stale Node's, or another network's.
-func (c *Controller) nodeKnown(ctx context.Context, h *v1beta1.SSHHost, f facts) (bool, error) {
-	if _, found := f.kubelet(); !found {
-		return false, nil
+// lookUp finds out what the cluster knows of a machine, as far as the verdict may rest on it. An IP address is not looked for: it may be a
+// stale Node's, or another network's.
+func (c *Controller) lookUp(ctx context.Context, h *v1beta1.SSHHost, o *observation) error {
+	nodes, err := c.nodesOf(ctx, h)
+	if err != nil {
+		return err
 	}
-	for _, id := range []string{h.StaticProviderID(), h.Status.ProviderID} {
-		if id == "" {
-			continue
-		}
+	if _, found := o.facts.kubelet(); found {
+		o.nodeKnown = len(nodes) > 0
+		return nil
+	}
+	if !prepared(h) {
+		return nil // nothing of ours could have made it join
+	}
+	o.leftOver, err = c.leftOver(ctx, nodes)
+	return err
+}
+
+// nodesOf is the Nodes with the host's provider ID, as a cache shows them.
+func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.Node, error) {
+	var found []corev1.Node
+	for _, id := range lo.Uniq(lo.Compact([]string{h.StaticProviderID(), h.Status.ProviderID})) {
 		nodes := &corev1.NodeList{}
 		if err := c.Nodes.List(ctx, nodes, client.MatchingFields{"spec.providerID": id}); err != nil {
-			return false, err
+			return nil, err
 		}
-		if len(nodes.Items) > 0 {
-			return true, nil
+		found = append(found, nodes.Items...)
+	}
+	return found, nil
+}
+
+// leftOver is the name of a Node that nobody has begun to delete. A machine that has just left is in the cache a while longer, and a leave is
+// not repeated for that: the API server is asked.
+func (c *Controller) leftOver(ctx context.Context, nodes []corev1.Node) (string, error) {
+	for index := range nodes {
+		shown := &nodes[index]
+		node := &corev1.Node{}
+		switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(shown), node); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return "", err
+		case node.UID == shown.UID && node.DeletionTimestamp.IsZero():
+			return node.Name, nil
 		}
 	}
-	return false, nil
+	return "", nil
 }

@@ -32,8 +32,9 @@ type Options struct {
 	Inventory   *host.Inventory
 	Credentials *credentials.Resolver
 	Dialer      Dialer
-	// Nodes reads Nodes, by an index on spec.providerID.
-	Nodes    client.Reader
+	// Nodes reads Nodes from a cache, by an index on spec.providerID; Live reads them from the API server.
+	Nodes, Live client.Reader
+
 	Recorder events.EventRecorder
 	Clock    clock.Clock
 	// ClusterUID and Instance are what owner files on machines name.

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, clk clock.Clock, objects ...client.Object) *world {
 			},
 		}).Build()
 	w.Controller = NewController(Options{
-		Inventory: host.NewInventory("pool", w.api, w.api, clk), Credentials: credentials.NewResolver(w.api), Dialer: &ssh.Dialer{}, Nodes: w.api,
+		Inventory: host.NewInventory("pool", w.api, w.api, clk), Credentials: credentials.NewResolver(w.api), Dialer: &ssh.Dialer{}, Nodes: w.api, Live: w.api,
 		Recorder: w.recorder, Clock: clk, ClusterUID: thisCluster, Instance: "default", Random: func() float64 { return 0 },
 	})
 	for _, o := range objects {

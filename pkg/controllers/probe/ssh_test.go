@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
@@ -131,6 +132,46 @@ func TestZombiesOverSSH(t *testing.T) {
 				write(t, filepath.Join(m.dir, "owner"), strings.ReplaceAll(tc.owner, " ", "\n")+"\n", 0o600)
 			}
 			w := newWorld(t, clock.RealClock{}, append(tc.nodes, m.host, m.secret)...)
+			if _, err := w.Inventory.Update(t.Context(), "h1", func(h *v1beta1.SSHHost) error { tc.before(h); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			w.follow()
+			w.step()
+			if h := w.get("h1"); h.Status.State != tc.want {
+				t.Fatalf("status is %+v", h.Status)
+			}
+		})
+	}
+}
+
+// L3, found by seeds: a kubelet registered again while its machine left, and the leave saw no Node in its cache. Nobody claims a host while its
+// former Node exists, so that the host would be free for ever and used by none.
+func TestANodeLeftOverLeavesWithItsHost(t *testing.T) {
+	node := func(edits ...func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid-n1"}, Spec: corev1.NodeSpec{ProviderID: "kpssh://pool/h1"}}
+		for _, e := range edits {
+			e(n)
+		}
+		return n
+	}
+	going := func(n *corev1.Node) {
+		n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
+	}
+	for name, tc := range map[string]struct {
+		before       edit
+		cached, live []client.Object
+		want         v1beta1.HostState
+	}{
+		"it is left over":                      {installed, []client.Object{node()}, []client.Object{node()}, v1beta1.HostLeaving},
+		"the machine was never made to join":   {func(*v1beta1.SSHHost) {}, []client.Object{node()}, []client.Object{node()}, v1beta1.HostAvailable},
+		"karpenter is at it":                   {installed, []client.Object{node(going)}, []client.Object{node(going)}, v1beta1.HostAvailable},
+		"it is gone, which no cache shows yet": {installed, []client.Object{node()}, nil, v1beta1.HostAvailable},
+		"one of its name took its place":       {installed, []client.Object{node()}, []client.Object{node(func(n *corev1.Node) { n.UID = "another" })}, v1beta1.HostAvailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			w := newWorld(t, clock.RealClock{}, append(tc.cached, m.host, m.secret)...)
+			w.Live = fake.NewClientBuilder().WithScheme(w.api.Scheme()).WithObjects(tc.live...).Build()
 			if _, err := w.Inventory.Update(t.Context(), "h1", func(h *v1beta1.SSHHost) error { tc.before(h); return nil }); err != nil {
 				t.Fatal(err)
 			}

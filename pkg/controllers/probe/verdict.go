@@ -29,6 +29,8 @@ type observation struct {
 	fingerprint string
 	// nodeKnown tells that a Node with the host's provider ID exists. Looked up only where the verdict rests on it.
 	nodeKnown bool
+	// leftOver is a Node with the host's provider ID, although no kubelet runs on the machine or would at its next boot; empty if there is none.
+	leftOver string
 	// err is why there are no facts.
 	err *fault.Error
 }
@@ -45,6 +47,7 @@ type verdict struct {
 const (
 	eventZombieKubelet   = "ZombieKubelet"
 	eventLeaveResumed    = "LeaveResumed"
+	eventNodeLeftOver    = "NodeLeftOver"
 	eventProbeRecovered  = "ProbeRecovered"
 	eventCapacityDrift   = "CapacityDrift"
 	eventHostKeyRecorded = "HostKeyRecorded"
@@ -80,6 +83,9 @@ func judge(h *v1beta1.SSHHost, o observation, self ssh.Owner, now time.Time) ver
 		if v, decided := zombie(h, unit, holder, o.nodeKnown); decided {
 			return v
 		}
+	} else if o.leftOver != "" {
+		return verdict{v1beta1.HostLeaving, eventNodeLeftOver, fmt.Sprintf(
+			"no NodeClaim holds this host and no kubelet runs on it, yet Node %s has its provider ID: it leaves once more, and the Node with it", o.leftOver)}
 	}
 	if skew := o.skew.Abs(); skew > skewRefused {
 		return verdict{v1beta1.HostUnhealthy, v1beta1.ReasonClockSkewed, skewMessage(o.skew) + ": certificates would be refused. Set up time synchronisation on the machine"}
@@ -90,14 +96,18 @@ func judge(h *v1beta1.SSHHost, o observation, self ssh.Owner, now time.Time) ver
 	return verdict{state: v1beta1.HostAvailable}
 }
 
+// prepared tells whether a script of ours prepared the machine, so that there is one that makes it leave.
+func prepared(h *v1beta1.SSHHost) bool {
+	return h.Status.InstalledProfile != "" || h.Status.InstalledRevision != ""
+}
+
 // zombie decides about a kubelet on a host that nobody claims. What is ours leaves; what is not is never touched.
 func zombie(h *v1beta1.SSHHost, u unit, holder holder, nodeKnown bool) (verdict, bool) {
-	installed := h.Status.InstalledProfile != "" || h.Status.InstalledRevision != ""
 	switch {
-	case holder == holdsHere && installed:
+	case holder == holdsHere && prepared(h):
 		return verdict{v1beta1.HostLeaving, eventZombieKubelet, fmt.Sprintf(
 			"no NodeClaim holds this host, yet %s, and the machine says that this SSHHost made it join: it leaves", u)}, true
-	case installed && nodeKnown:
+	case prepared(h) && nodeKnown:
 		return verdict{v1beta1.HostLeaving, eventZombieKubelet, fmt.Sprintf(
 			"no NodeClaim holds this host, yet %s, and a Node has its provider ID: it leaves", u)}, true
 	case holder == holdsHere && u.active != "active":

@@ -49,6 +49,7 @@ func TestJudge(t *testing.T) {
 		owner     string // the machine's owner file
 		kubelet   string // ActiveState/UnitFileState; default inactive/disabled
 		nodeKnown bool   // a Node has the host's provider ID
+		leftOver  string // a Node has it, and no kubelet runs
 		skew      time.Duration
 
 		state  v1beta1.HostState
@@ -108,6 +109,10 @@ func TestJudge(t *testing.T) {
 		{name: "masked", host: aHost(installed), owner: ours, kubelet: "inactive/masked", state: v1beta1.HostAvailable},
 		{name: "no systemd", host: aHost(), kubelet: "absent/", state: v1beta1.HostAvailable},
 
+		// A Node without a machine: the kubelet registered again while its machine left, and no cache showed the Node then.
+		{name: "its Node is left over", host: aHost(installed), leftOver: "n1", state: v1beta1.HostLeaving, reason: eventNodeLeftOver, says: "Node n1"},
+		{name: "its Node is left over, whatever its clock", host: aHost(installed), leftOver: "n1", skew: time.Hour, state: v1beta1.HostLeaving, reason: eventNodeLeftOver},
+
 		// Clocks.
 		{name: "clock a little off", host: aHost(), skew: 2 * time.Minute, state: v1beta1.HostAvailable},
 		{name: "clock far ahead", host: aHost(), skew: 6 * time.Minute, state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonClockSkewed, says: "ahead"},
@@ -125,7 +130,7 @@ func TestJudge(t *testing.T) {
 			if tc.kubelet == "" {
 				tc.kubelet = "inactive/disabled"
 			}
-			o := observation{err: tc.err, skew: tc.skew, nodeKnown: tc.nodeKnown, facts: facts{owner: tc.owner, units: units(tc.kubelet)}}
+			o := observation{err: tc.err, skew: tc.skew, nodeKnown: tc.nodeKnown, leftOver: tc.leftOver, facts: facts{owner: tc.owner, units: units(tc.kubelet)}}
 			got := judge(tc.host, o, self, noon)
 			if got.state != tc.state || got.reason != tc.reason || !strings.Contains(got.message, tc.says) {
 				t.Fatalf("want %s %s saying %q, got %+v", tc.state, tc.reason, tc.says, got)
