@@ -57,6 +57,12 @@ var (
 		Help:    "Time from a host's claim to the end of its join script.",
 		Buckets: durationBuckets,
 	})
+	// TaintGates is how old a Node was when a startup taint was removed from it.
+	TaintGates = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "kpssh_node_startup_taint_gate_seconds",
+		Help:    "Age of a Node when its startup taint was removed, by the taint's key.",
+		Buckets: durationBuckets,
+	}, []string{"taint_key"})
 	// OperationsRunning is how many operations run on machines now.
 	OperationsRunning = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kpssh_operations_running",
@@ -67,7 +73,7 @@ var (
 // counted are the metrics that the code adds to as it goes.
 func counted() []prometheus.Collector {
 	return []prometheus.Collector{
-		HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes, ZombieActions, ClaimToJoined, OperationsRunning,
+		HostWriteConflicts, ClaimConflicts, PhaseDuration, PhaseFailures, ProbeDuration, Handshakes, ZombieActions, ClaimToJoined, OperationsRunning, TaintGates,
 		TurnHeld, TurnWait, TurnRefusals, TurnsTaken,
 		Operations, OperationFailures, OperationQueue, OperationsQueued, ClaimWait, ClaimFailures, ClaimToReady, DialErrors, TokenOperations,
 	}

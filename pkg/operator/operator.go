@@ -45,6 +45,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/owner"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/startuptaint"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
@@ -241,6 +242,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
 		}),
 		owner.NewController(op.GetClient(), s.Instance),
+		startuptaint.NewController(op.GetClient(), op.GetEventRecorder("kpssh-startup-taint-gate"), op.Clock),
 		conflicts,
 		status.NewController[*v1beta1.SSHNodeClass](op.GetClient(), op.GetEventRecorderFor("kpssh-nodeclass-status")), //nolint:staticcheck // SA1019: operatorpkg takes no other
 	)

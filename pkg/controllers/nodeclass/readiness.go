@@ -140,11 +140,8 @@ func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hos
 
 // unsupported names a field whose wish nothing here fulfils. A node that came all the same would never be one that its pods can use.
 func unsupported(class *v1beta1.SSHNodeClass) string {
-	switch {
-	case class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt:
+	if class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt {
 		return "spec.providerIDSource: Adopt"
-	case len(class.Spec.StartupTaintGates) > 0:
-		return "spec.startupTaintGates"
 	}
 	return ""
 }
