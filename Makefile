@@ -30,6 +30,10 @@ demo: ## Scale simulated machines up and down on this computer: no root, no Dock
 test: ## Run the unit and integration tests (etcd and kube-apiserver are built on first use). RUN=regexp PKG=./pkg/x narrow it.
 	.ci/steps/test.sh $(PKG)
 
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for a fixed count: FUZZ=2000. What was found is kept in testdata/fuzz.
+	FUZZ='$(FUZZ)' .ci/steps/fuzz.sh
+
 .PHONY: e2e
 e2e: ## Run the end-to-end suite on real machines in systemd-nspawn. Needs root; see e2e-deps. RUN=regexp narrows it.
 	.ci/steps/e2e.sh

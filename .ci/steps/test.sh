@@ -56,6 +56,10 @@ if (($# == 0)) && [[ -z ${RUN:-} ]]; then
   section "the filtered watch under the race detector (first time: minutes)"
   gotestsum --format pkgname-and-test-fails -- -race -count=1 -timeout 20m -run 'FilteredWatch|KindsMove|HandOver' ./pkg/ownership
 fi
+if (($# == 0)) && [[ -z ${RUN:-} ]]; then
+  section "fuzz targets, for a fixed count"
+  .ci/steps/fuzz.sh
+fi
 if ((${#alone[@]} > 0)); then
   section "integration tests: controllers, a control plane, simulated machines"
   gotestsum --format standard-verbose -- -count=1 -timeout 45m ${RUN:+-run "$RUN"} "${alone[@]}"

@@ -44,6 +44,37 @@ type Signatures struct {
 	Uninstall string `json:"uninstall,omitempty"`
 }
 
+// SignedManifest says what a script is for, and is signed itself.
+type SignedManifest struct {
+	// manifest is the text that `kubectl kpssh sign --manifest` writes: profile, version, phase, digest of the script and expiry. At most 4096
+	// characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Manifest string `json:"manifest"`
+	// signature of the manifest, armored SSHSIG in namespace `kpssh-manifest`, at most 16384 characters.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	Signature string `json:"signature"`
+}
+
+// Manifests of the scripts, for hosts in Verified mode. A manifest takes the place of the phase's entry in signatures.
+type Manifests struct {
+	// install script's manifest. Default: none.
+	// +optional
+	Install *SignedManifest `json:"install,omitempty"`
+	// join script's manifest. Default: none.
+	// +optional
+	Join *SignedManifest `json:"join,omitempty"`
+	// leave script's manifest. Its expiry is not looked at: what joined must be able to leave. Default: none.
+	// +optional
+	Leave *SignedManifest `json:"leave,omitempty"`
+	// uninstall script's manifest. Default: none.
+	// +optional
+	Uninstall *SignedManifest `json:"uninstall,omitempty"`
+}
+
 // Timeouts of the phases, such as 90s, 10m or 1h30m. Their length is bounded: a duration that overflows could not be decoded, and
 // one such profile would keep every controller from listing profiles at all.
 type Timeouts struct {
@@ -85,6 +116,10 @@ type SSHJoinProfileSpec struct {
 	// signatures of the scripts, for hosts in Verified mode. Default: none.
 	// +optional
 	Signatures Signatures `json:"signatures,omitzero"`
+	// manifests of the scripts, for hosts in Verified mode: they keep an old signed script from being run again, or as another phase. Default:
+	// none.
+	// +optional
+	Manifests Manifests `json:"manifests,omitzero"`
 	// timeouts of the phases. Default: install 10m, join 5m, leave 3m.
 	// +optional
 	Timeouts Timeouts `json:"timeouts,omitzero"`

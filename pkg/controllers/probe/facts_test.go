@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func said(edit ...string) string {
@@ -148,4 +149,23 @@ func write(t *testing.T, path, content string, mode os.FileMode) {
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Whatever a machine says, reading it ends with facts that make sense or with an error that can be shown.
+func FuzzFacts(f *testing.F) {
+	for _, seed := range []string{said(), "", "kpssh.cpu\n", said("owner", "cluster=c instance=i host=h claim=n epoch=1"), "Welcome!\n" + said("arch", "aarch64")} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, said string) {
+		read, err := parseFacts(said, []string{"kubelet"})
+		if err != nil {
+			if text := err.Error(); len(text) > 4096 || !utf8.ValidString(text) {
+				t.Fatalf("an error of %d bytes: %.200q", len(text), text)
+			}
+			return
+		}
+		if read.cpu.Sign() <= 0 || read.memory.Sign() <= 0 || read.arch == "" || len(read.units) != 1 {
+			t.Fatalf("%q was read as %+v", said, read)
+		}
+	})
 }
