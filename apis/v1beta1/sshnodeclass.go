@@ -1,6 +1,9 @@
 package v1beta1
 
 import (
+	"slices"
+	"time"
+
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +39,18 @@ const (
 	ReasonOverlappingPools    = "OverlappingPools"
 	ReasonMissingManagedLabel = "MissingManagedLabel"
 	ReasonSplitNodeClaim      = "SplitNodeClaim"
+)
+
+// ConditionNodesCurrent is True on an SSHNodeClass all of whose nodes joined with the version of the profile that it names now. Ready does not
+// depend on it.
+const ConditionNodesCurrent = "NodesCurrent"
+
+// Reasons of an SSHNodeClass's NodesCurrent condition; part of the API.
+const (
+	// ReasonRolling: nodes are replaced one after the other.
+	ReasonRolling = "Rolling"
+	// ReasonNoSpareHost: they are not, because no host is free to take their pods.
+	ReasonNoSpareHost = "NoSpareHost"
 )
 
 // Reasons of an SSHNodeClass's Ready condition; part of the API.
@@ -272,4 +287,34 @@ func (c *SSHNodeClass) SetConditions(conditions []status.Condition) { c.Status.C
 // StatusConditions implements status.Object. Ready has no dependent conditions: its reason is the one to act on.
 func (c *SSHNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
 	return status.NewReadyConditions().For(c, opts...)
+}
+
+// TellCondition puts a condition beside Ready and reports whether that changed the class; another generation alone does not. It does not go through
+// StatusConditions: that would set Ready as well.
+func (c *SSHNodeClass) TellCondition(said status.Condition, now time.Time) bool {
+	said.ObservedGeneration, said.LastTransitionTime = c.Generation, metav1.NewTime(now)
+	conditions := slices.Clone(c.Status.Conditions)
+	at := slices.IndexFunc(conditions, func(is status.Condition) bool { return is.Type == said.Type })
+	if at < 0 {
+		c.Status.Conditions = append([]status.Condition{said}, conditions...) // Ready stays last
+		return true
+	}
+	if was := conditions[at]; was.Status == said.Status {
+		said.LastTransitionTime = was.LastTransitionTime
+		if was.Reason == said.Reason && was.Message == said.Message {
+			return false
+		}
+	}
+	conditions[at] = said
+	c.Status.Conditions = conditions
+	return true
+}
+
+// DropCondition takes a condition away and reports whether it was there.
+func (c *SSHNodeClass) DropCondition(kind string) bool {
+	at := slices.IndexFunc(c.Status.Conditions, func(is status.Condition) bool { return is.Type == kind })
+	if at >= 0 {
+		c.Status.Conditions = slices.Delete(slices.Clone(c.Status.Conditions), at, at+1)
+	}
+	return at >= 0
 }

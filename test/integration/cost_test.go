@@ -90,23 +90,18 @@ func TestCostOfForeignNodeClaims(t *testing.T) {
 	}
 }
 
-// looks at the heap for one figure, and the time between them: what the process holds for a moment only (answers being decoded, pods on their way
-// through a reconciler, connections that grow) is some megabytes, as much as hundreds of foreign NodeClaims, and is not there in every look.
-const (
-	looks   = 12
-	between = 1500 * time.Millisecond
-)
+// watched is how long the heap is looked at for one figure: what the process holds for a moment only (answers being decoded, pods on their way through
+// a reconciler, connections that grow) is some megabytes, as much as hundreds of foreign NodeClaims, and is not there in every look.
+const watched = 15 * time.Second
 
-// heap is what the process holds after a collection: the least of several looks, since all that is kept is in every one of them.
+// heap is what the process holds after a collection: the least of many looks, since all that is kept is in every one of them.
 func (s *scenario) heap() int64 {
 	s.t.Helper()
-	least := int64(math.MaxInt64)
-	for n := range looks {
-		if n > 0 {
-			time.Sleep(between)
-		}
+	began, least := time.Now(), int64(math.MaxInt64)
+	s.eventually(time.Minute, "the heap was watched", func() (bool, string) {
 		least = min(least, s.heapNow())
-	}
+		return time.Since(began) > watched, ""
+	})
 	return least
 }
 

@@ -45,33 +45,12 @@ func objectName(f Finding) string {
 	return f.Object.Namespace + "/" + f.Object.Name
 }
 
-// tell puts a condition into a class, or takes it out if want is nil, and reports whether that changed the class. It does not go through
-// the class's ConditionSet: that would set Ready as well, which is for pkg/controllers/nodeclass to decide.
+// tell puts a condition into a class, or takes it out if want is nil, and reports whether that changed the class.
 func tell(class *v1beta1.SSHNodeClass, want *status.Condition, clk clock.PassiveClock) bool {
-	at := slices.IndexFunc(class.Status.Conditions, func(c status.Condition) bool { return c.Type == v1beta1.ConditionOwnershipConflict })
-	switch {
-	case want == nil && at < 0:
-		return false
-	case want == nil:
-		class.Status.Conditions = slices.Delete(slices.Clone(class.Status.Conditions), at, at+1)
-		return true
+	if want == nil {
+		return class.DropCondition(v1beta1.ConditionOwnershipConflict)
 	}
-	said := *want
-	said.ObservedGeneration, said.LastTransitionTime = class.Generation, metav1.NewTime(clk.Now())
-	conditions := slices.Clone(class.Status.Conditions)
-	if at < 0 {
-		class.Status.Conditions = append([]status.Condition{said}, conditions...) // Ready stays last
-		return true
-	}
-	if was := conditions[at]; was.Status == said.Status {
-		said.LastTransitionTime = was.LastTransitionTime
-		if was.Reason == said.Reason && was.Message == said.Message {
-			return false // another generation alone is not worth a write
-		}
-	}
-	conditions[at] = said
-	class.Status.Conditions = conditions
-	return true
+	return class.TellCondition(*want, clk.Now())
 }
 
 // write makes a class's condition what it should be. The patch names the version it is made from, so that a condition which somebody else

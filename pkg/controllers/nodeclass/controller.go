@@ -136,7 +136,11 @@ func (c *Controller) ready(ctx context.Context, class *v1beta1.SSHNodeClass) (re
 func (c *Controller) write(ctx context.Context, class *v1beta1.SSHNodeClass, f finding) error {
 	told := class.DeepCopy()
 	told.Status.Hosts, told.Status.Free = f.hosts, f.free
-	if !f.tell(told, c.Clock) && told.Status.Hosts == class.Status.Hosts && told.Status.Free == class.Status.Free {
+	changed := f.tell(told, c.Clock)
+	if rollout := f.rollout.condition(); rollout != nil {
+		changed = told.TellCondition(*rollout, c.Clock.Now()) || changed
+	}
+	if !changed && told.Status.Hosts == class.Status.Hosts && told.Status.Free == class.Status.Free {
 		return nil
 	}
 	log.FromContext(ctx).V(1).Info("status of the class changed", "ready", f.reason == "", "reason", f.reason, "hosts", f.hosts, "free", f.free)

@@ -27,6 +27,7 @@ type finding struct {
 	message string
 	// hosts that the class selects, and how many of them can be claimed.
 	hosts, free int32
+	rollout     rollout
 }
 
 // tell puts the finding into the Ready condition and reports whether that changed it.
@@ -71,6 +72,11 @@ func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (
 	if err != nil {
 		return finding{}, err
 	}
+	claims, err := c.claimed(ctx, class.Name)
+	if err != nil {
+		return finding{}, err
+	}
+	found.rollout = rolloutOf(around.profile, hosts, claims, found.free)
 	found.reason, found.message = c.judge(class, around, len(hosts))
 	if found.reason == "" && len(refused) > 0 {
 		found.message = fmt.Sprintf("%d of %d hosts are not offered: %s", len(refused), len(hosts), refused[0].Message)

@@ -66,14 +66,15 @@ func (c *Controller) hostChanged(q queue, was, is *v1beta1.SSHHost) {
 	}
 }
 
-// counts tells whether a host's change changes how many hosts, or free hosts, some class has.
+// counts tells whether a host's change changes how many hosts, free hosts, or nodes of which version some class has.
 func counts(was, is *v1beta1.SSHHost) bool {
 	if was == nil || is == nil || was.UID != is.UID || !maps.Equal(was.Labels, is.Labels) {
 		return true
 	}
 	wasFree, _ := host.Claimable(was)
 	isFree, _ := host.Claimable(is)
-	return wasFree != isFree
+	return wasFree != isFree || (was.Status.State == v1beta1.HostInUse) != (is.Status.State == v1beta1.HostInUse) ||
+		was.Status.InstalledProfile != is.Status.InstalledProfile
 }
 
 func selects(selector labels.Selector, h *v1beta1.SSHHost) bool {

@@ -1,0 +1,88 @@
+package nodeclass
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+)
+
+// rollout is how far a class's nodes are behind its profile. Karpenter replaces a node that drifted only when there is a host for its pods; in a full
+// pool it waits without a word (section 3 #39).
+type rollout struct {
+	// profile is the version that nodes join with now, as SSHHost.status.installedProfile spells it; empty while there is none.
+	profile string
+	// nodes of the class, and those hosts of them that joined with something else, sorted.
+	nodes  int
+	behind []string
+	// free hosts of the class.
+	free int32
+}
+
+// rolloutOf compares hosts with the profile that a class names. claims are the names of the class's NodeClaims.
+func rolloutOf(profile *v1beta1.SSHJoinProfile, hosts []*v1beta1.SSHHost, claims map[string]bool, free int32) rollout {
+	r := rollout{free: free}
+	if profile != nil {
+		r.profile = profile.Marker()
+	}
+	for _, h := range hosts {
+		if h.Status.State != v1beta1.HostInUse || h.Status.ClaimRef == nil || !claims[h.Status.ClaimRef.Name] {
+			continue
+		}
+		r.nodes++
+		if h.Status.InstalledProfile != "" && h.Status.InstalledProfile != r.profile {
+			r.behind = append(r.behind, h.Name)
+		}
+	}
+	slices.Sort(r.behind)
+	return r
+}
+
+// condition says how far the class's nodes are; nil while there is no profile, which is Ready's to say.
+func (r rollout) condition() *status.Condition {
+	if r.profile == "" {
+		return nil
+	}
+	if len(r.behind) == 0 {
+		return &status.Condition{Type: v1beta1.ConditionNodesCurrent, Status: metav1.ConditionTrue, Reason: v1beta1.ConditionNodesCurrent}
+	}
+	message := fmt.Sprintf("%d of %d nodes did not join with %s: %s", len(r.behind), r.nodes, r.profile, some(r.behind))
+	behind := &status.Condition{Type: v1beta1.ConditionNodesCurrent, Status: metav1.ConditionFalse, Reason: v1beta1.ReasonRolling,
+		Message: message + ". They are replaced as their NodePools' disruption budgets allow"}
+	if r.free == 0 {
+		behind.Reason = v1beta1.ReasonNoSpareHost
+		behind.Message = message + ". A node is replaced when another host is free for its pods, and none is: add a host, or delete a NodeClaim to do without its node for a while"
+	}
+	return behind
+}
+
+// some is a list's beginning.
+func some(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// claimed are the names of the NodeClaims of a class, as the cache shows them.
+func (c *Controller) claimed(ctx context.Context, class string) (map[string]bool, error) {
+	claims := &karpv1.NodeClaimList{}
+	if err := c.Client.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil { // only read
+		return nil, fmt.Errorf("listing the NodeClaims of SSHNodeClass %s: %w", class, err)
+	}
+	names := map[string]bool{}
+	for index := range claims.Items {
+		if named, _ := classOf(&claims.Items[index]); named == class {
+			names[claims.Items[index].Name] = true
+		}
+	}
+	return names, nil
+}
