@@ -86,7 +86,7 @@ install-shared: ## Install or update this project's own CRDs only.
 	.ci/steps/install-crds.sh own
 
 .PHONY: e2e-deps
-e2e-deps: ## Install the Debian packages that e2e and verify need. Needs root.
+e2e-deps: ## Install the Debian packages that test, e2e and verify need. Needs root.
 	.ci/steps/e2e-deps.sh
 
 .PHONY: clean

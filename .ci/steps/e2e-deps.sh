@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the e2e suite and `make verify` need, and only those that are missing.
+# Installs the Debian packages that the tests, the e2e suite and `make verify` need, and only those that are missing.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 
-# What real machines need is listed beside the code that boots them; shellcheck is for make verify.
+# What real machines need is listed beside the code that boots them; tests compare with ssh-keygen, and shellcheck is for make verify.
 mapfile -t packages <test/lab/machine/apt-packages.txt
-packages+=(shellcheck)
+packages+=(openssh-client shellcheck)
 missing=()
 for package in "${packages[@]}"; do
   [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")

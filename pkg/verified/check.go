@@ -9,8 +9,13 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 )
 
-// ReasonScriptIsTemplate: what is signed is sent as it is, so a template would reach the machine unrendered.
-const ReasonScriptIsTemplate = "ScriptIsTemplate"
+// Reasons for which a script is none that could be signed.
+const (
+	// ReasonScriptMissing: the profile has no script for the phase.
+	ReasonScriptMissing = "ScriptMissing"
+	// ReasonScriptIsTemplate: what is signed is sent as it is, so a template would reach the machine unrendered.
+	ReasonScriptIsTemplate = "ScriptIsTemplate"
+)
 
 // Proof is what shows that a phase's script may run: a signature over the script, or a manifest and the signature over that.
 type Proof struct {
@@ -21,8 +26,8 @@ type Proof struct {
 }
 
 // CheckScript finds a phase's proof in a profile and checks it as the shim will: nothing is sent to a machine that it would refuse. A manifest goes
-// before a bare signature. Faults, all the configuration's: SignatureMissing, SignatureInvalid, SignerUnknown, ScriptIsTemplate, ManifestInvalid,
-// ManifestExpired.
+// before a bare signature. Faults, all the configuration's: ScriptMissing, ScriptIsTemplate, those of Signers.Verify, and of a manifest ManifestMalformed,
+// ManifestMismatch and ManifestExpired.
 func CheckScript(profile string, spec *v1beta1.SSHJoinProfileSpec, phase string, signers Signers, now time.Time) (Proof, error) {
 	script, signature, manifest := parts(spec, phase)
 	proof, err := check(profile, spec.Version, phase, script, signature, manifest, signers, now)
@@ -33,14 +38,17 @@ func CheckScript(profile string, spec *v1beta1.SSHJoinProfileSpec, phase string,
 }
 
 func check(profile, version, phase, script, signature string, manifest *v1beta1.SignedManifest, signers Signers, now time.Time) (Proof, error) {
-	if strings.Contains(script, "{{") {
-		return Proof{}, fault.New(fault.Configuration, ReasonScriptIsTemplate, nil, "it is a template, and what is signed runs as it is: take its values from the environment (KPSSH_...)")
+	if err := signable(script); err != nil {
+		return Proof{}, err
 	}
 	if manifest == nil {
-		signer, err := signers.Verify([]byte(script), signature, ScriptNamespace, now)
-		return Proof{Signature: signature, Signer: signer}, err
+		signer, err := signers.Verify([]byte(script), []byte(signature), ScriptNamespace, now)
+		if err != nil {
+			return Proof{}, err
+		}
+		return Proof{Signature: signature, Signer: signer}, nil
 	}
-	signer, err := signers.Verify([]byte(manifest.Manifest), manifest.Signature, ManifestNamespace, now)
+	signer, err := signers.Verify([]byte(manifest.Manifest), []byte(manifest.Signature), ManifestNamespace, now)
 	if err != nil {
 		return Proof{}, err
 	}
@@ -48,7 +56,30 @@ func check(profile, version, phase, script, signature string, manifest *v1beta1.
 	if err != nil {
 		return Proof{}, err
 	}
-	return Proof{Manifest: manifest.Manifest, ManifestSignature: manifest.Signature, Signer: signer}, parsed.Check(profile, version, phase, script, now)
+	if err := parsed.Check(Want{Profile: profile, Version: version, Phase: phase, Script: script}, now); err != nil {
+		return Proof{}, err
+	}
+	return Proof{Manifest: manifest.Manifest, ManifestSignature: manifest.Signature, Signer: signer}, nil
+}
+
+// signable refuses what cannot run as it is.
+func signable(script string) error {
+	switch {
+	case script == "":
+		return fault.New(fault.Configuration, ReasonScriptMissing, nil, "there is none")
+	case strings.Contains(script, "{{"):
+		return fault.New(fault.Configuration, ReasonScriptIsTemplate, nil,
+			"it is a template, and what is signed runs as it is: take its values from the environment (KPSSH_...)")
+	}
+	return nil
+}
+
+// Signable tells whether a script can run in Verified mode once it is signed. Faults, the configuration's: ScriptMissing, ScriptIsTemplate.
+func Signable(profile, phase, script string) error {
+	if err := signable(script); err != nil {
+		return about(err, phase, profile)
+	}
+	return nil
 }
 
 // about says which script an error is about.

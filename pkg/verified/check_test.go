@@ -24,7 +24,8 @@ func TestCheckScript(t *testing.T) {
 		"a manifest":      {func(s *v1beta1.SSHJoinProfileSpec) { s.Manifests.Join, s.Signatures.Join = manifest(valid), "" }, ""},
 		"a manifest goes before a signature": {func(s *v1beta1.SSHJoinProfileSpec) {
 			s.Manifests.Join = manifest(NewManifest("q", "1", "join", script, noon))
-		}, ReasonManifestInvalid},
+		}, ReasonManifestMismatch},
+		"no script":                {func(s *v1beta1.SSHJoinProfileSpec) { s.Scripts.Join = "" }, ReasonScriptMissing},
 		"unsigned":                 {func(s *v1beta1.SSHJoinProfileSpec) { s.Signatures.Join = "" }, ReasonSignatureMissing},
 		"signed for another phase": {func(s *v1beta1.SSHJoinProfileSpec) { s.Signatures.Join = s.Signatures.Leave }, ReasonSignatureInvalid},
 		"edited":                   {func(s *v1beta1.SSHJoinProfileSpec) { s.Scripts.Join += "rm -rf /\n" }, ReasonSignatureInvalid},
@@ -36,13 +37,13 @@ func TestCheckScript(t *testing.T) {
 		"an expired manifest": {func(s *v1beta1.SSHJoinProfileSpec) {
 			s.Manifests.Join = manifest(NewManifest("p", "1", "join", script, noon))
 		}, ReasonManifestExpired},
-		"an older version's": {func(s *v1beta1.SSHJoinProfileSpec) { s.Version, s.Manifests.Join = "2", manifest(valid) }, ReasonManifestInvalid},
+		"an older version's": {func(s *v1beta1.SSHJoinProfileSpec) { s.Version, s.Manifests.Join = "2", manifest(valid) }, ReasonManifestMismatch},
 		"a manifest that is no one": {func(s *v1beta1.SSHJoinProfileSpec) {
 			s.Manifests.Join = &v1beta1.SignedManifest{Manifest: "hello", Signature: mustSign(t, good, "hello", ManifestNamespace)}
-		}, ReasonManifestInvalid},
+		}, ReasonManifestMalformed},
 		"a script's signature over a manifest": {func(s *v1beta1.SSHJoinProfileSpec) {
 			s.Manifests.Join = &v1beta1.SignedManifest{Manifest: valid.String(), Signature: mustSign(t, good, valid.String(), ScriptNamespace)}
-		}, ReasonSignatureInvalid},
+		}, ReasonSignatureNamespace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1beta1.SSHJoinProfileSpec{Version: "1", Scripts: v1beta1.Scripts{Join: script, Leave: script + "# leave\n"}}

@@ -2,6 +2,7 @@ package verified
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -36,7 +37,7 @@ type Envelope struct {
 	Params map[string]string
 	// Script and Signature: the armored signature over the script, in ScriptNamespace. Both empty for the phase probe.
 	Script, Signature string
-	// Manifest and ManifestSignature, in ManifestNamespace, take Signature's place. Version 2 only.
+	// Manifest and ManifestSignature, in ManifestNamespace, take Signature's place, which is empty then. Version 2 only.
 	Manifest, ManifestSignature string
 	// Fence is for the supervisor: names and values of one line each. Version 2 only.
 	Fence map[string]string
@@ -64,6 +65,9 @@ const (
 // Encode gives the envelope's text. Faults, the configuration's: ValueMultiline if version 1 cannot carry a value, EnvelopeTooLarge; ScriptInvalid for a
 // name that no shim takes. No text of a fault holds a value.
 func (e Envelope) Encode() (string, error) {
+	if e.Version > 1 && e.Signature != "" && e.Manifest != "" {
+		return "", fmt.Errorf("%s phase: there are both a signature and a manifest", e.Phase)
+	}
 	params, err := e.params()
 	if err != nil {
 		return "", err
@@ -91,10 +95,12 @@ func (e Envelope) Encode() (string, error) {
 	line(keyPhase, e.Phase)
 	encoded(keyParams, params)
 	encoded(keySignature, e.Signature)
-	encoded(keyScript, e.Script)
 	if e.Version > 1 {
 		encoded(keyManifest, e.Manifest)
 		encoded(keyManifestSig, e.ManifestSignature)
+	}
+	encoded(keyScript, e.Script)
+	if e.Version > 1 {
 		encoded(keyFence, fence)
 		b.WriteString(keyEnd + ":\n")
 	}
@@ -167,31 +173,46 @@ func Decode(text string) (Envelope, error) {
 	if e.Params, err = assignments(decoded[keyParams], paramName, e.Version > 1); err != nil {
 		return e, fmt.Errorf("%s: %w", keyParams, err)
 	}
-	e.Fence, err = assignments(decoded[keyFence], fenceName, false)
-	return e, err
+	if e.Fence, err = assignments(decoded[keyFence], fenceName, false); err != nil {
+		return e, fmt.Errorf("%s: %w", keyFence, err)
+	}
+	return e, e.oneProof(lines)
+}
+
+// oneProof refuses what leaves open which proof counts, or is half of one.
+func (e Envelope) oneProof(lines map[string]string) error {
+	_, signed := lines[keySignature]
+	_, manifest := lines[keyManifest]
+	_, manifestSigned := lines[keyManifestSig]
+	switch {
+	case signed && manifest:
+		return errors.New("it has both a signature and a manifest")
+	case manifest != manifestSigned:
+		return errors.New("its manifest and the manifest's signature do not come together")
+	}
+	return nil
 }
 
 // keyed splits an envelope into its lines. Each key comes once; what only version 2 has is refused in version 1.
 func keyed(text string) (map[string]string, error) {
 	both := []string{keyVersion, keyPhase, keyParams, keySignature, keyScript}
 	second := []string{keyManifest, keyManifestSig, keyFence, keyEnd}
-	lines := map[string]string{}
+	lines, ended := map[string]string{}, false
 	for line := range strings.Lines(text) {
 		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 		switch _, twice := lines[key]; {
+		case ended:
+			return nil, errors.New("it goes on after its end")
 		case !ok || !slices.Contains(append(both, second...), key):
 			return nil, fmt.Errorf("a line of it begins with %q", printable(key))
 		case twice:
 			return nil, fmt.Errorf("it has %s twice", key)
 		}
 		lines[key] = strings.TrimPrefix(value, " ")
-		if key == keyEnd {
-			break
-		}
+		ended = key == keyEnd && line == keyEnd+":\n"
 	}
-	_, ended := lines[keyEnd]
 	if ended != (lines[keyVersion] == "2") {
-		return nil, fmt.Errorf("its end is not that of its version")
+		return nil, errors.New("its end is not that of its version")
 	}
 	for _, key := range second {
 		if _, there := lines[key]; there && !ended {

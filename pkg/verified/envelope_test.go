@@ -45,6 +45,21 @@ func TestVersionOneIsWhatOldShimsRead(t *testing.T) {
 	}
 }
 
+// The form of version 2: the order of its lines, each value in base64 within the parameters' base64, and its end.
+func TestVersionTwoIsWhatTheShimReads(t *testing.T) {
+	got, err := Envelope{Version: 2, Phase: "join", Params: map[string]string{"KPSSH_B": "", "KPSSH_A": "1\n2"}, Script: "true\n", Manifest: "m\n", ManifestSignature: "s\n",
+		Fence: map[string]string{"token": "t", "limit": "1"}}.Encode()
+	wants(t, err, "")
+	const want = "kpssh-envelope: 2\nphase: join\nparams-b64: S1BTU0hfQT1NUW95CktQU1NIX0I9Cg==\nmanifest-b64: bQo=\nmanifest-sig-b64: cwo=\nscript-b64: dHJ1ZQo=\n" +
+		"fence-b64: bGltaXQ9MQp0b2tlbj10Cg==\nend:\n"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, err := (Envelope{Version: 2, Phase: "join", Script: "true", Signature: "s", Manifest: "m", ManifestSignature: "s"}).Encode(); err == nil {
+		t.Error("it carries two proofs")
+	}
+}
+
 // Section 3 #28: what version 1 cannot carry is the configuration's fault, and no text of a fault holds a value.
 func TestWhatAnEnvelopeCannotCarry(t *testing.T) {
 	const secret = "hunter2hunter2"
@@ -98,7 +113,13 @@ func TestEnvelopesThatAreNone(t *testing.T) {
 		"an unknown key":            good["1"] + "user: root\n",
 		"no key":                    good["1"] + "hello\n",
 		"version 2 without an end":  strings.Replace(good["2"], "end:\n", "", 1),
-		"version 1 with a manifest": good["1"] + "manifest-b64: YQ==\n",
+		"version 1 with a manifest": good["1"] + "manifest-b64: YQ==\nmanifest-sig-b64: YQ==\n",
+		"half a manifest":           strings.Replace(good["2"], "end:", "manifest-b64: YQ==\nend:", 1),
+		"two proofs":                strings.Replace(good["2"], "end:", "sig-b64: YQ==\nmanifest-b64: YQ==\nmanifest-sig-b64: YQ==\nend:", 1),
+		"more after the end":        good["2"] + "phase: probe\n",
+		"an end that says more":     strings.Replace(good["2"], "end:", "end: now", 1),
+		"an end without its line":   strings.TrimSuffix(good["2"], "\n"),
+		"version 1 with an end":     good["1"] + "end:\n",
 		"no base64":                 good["1"] + "script-b64: !\n",
 		"a hostile name":            good["1"] + "params-b64: RU5WPTEK\n",
 		"too long":                  good["1"] + strings.Repeat("x", maxEnvelope),
@@ -115,13 +136,19 @@ func TestExitCodes(t *testing.T) {
 		t.Error("success is a fault")
 	}
 	for code, want := range map[int]string{
-		1: "host ShimInternal", 2: "configuration ShimRefused", 3: "configuration ShimMismatch", 4: "configuration ShimMismatch", 5: "configuration ShimMismatch",
-		10: "host ScriptFailed", 126: "host ShimMissing", 127: "host ShimMissing", 137: "host ShimInternal",
+		1: "host ShimInternal", 2: "configuration ShimSignatureRejected", 3: "configuration ShimParamRejected", 4: "configuration ShimEnvelopeRejected",
+		5: "configuration ShimPhaseUnknown", 10: "host ScriptFailed", 126: "host ShimMissing", 127: "host ShimMissing", 137: "host ShimInternal",
 	} {
 		f := Judge(code, "what it said")
 		if got := string(f.Blame) + " " + f.Reason; got != want || !strings.Contains(f.Message, "what it said") {
 			t.Errorf("%d: got %s %q, want %s", code, got, f.Message, want)
 		}
+		if reason, blame := Blame(code); reason != f.Reason || blame != f.Blame {
+			t.Errorf("%d: %s %s, and %s %s", code, reason, blame, f.Reason, f.Blame)
+		}
+	}
+	if reason, blame := Blame(ExitOK); reason != "" || blame != "" {
+		t.Errorf("success is %s's %s", blame, reason)
 	}
 }
 

@@ -12,7 +12,11 @@ import (
 
 // Reasons for which a manifest does not let a script run.
 const (
-	ReasonManifestInvalid = "ManifestInvalid"
+	// ReasonManifestMalformed: its text is not that of a manifest.
+	ReasonManifestMalformed = "ManifestMalformed"
+	// ReasonManifestMismatch: it is for another profile, version, phase or script.
+	ReasonManifestMismatch = "ManifestMismatch"
+	// ReasonManifestExpired: its time is over.
 	ReasonManifestExpired = "ManifestExpired"
 )
 
@@ -63,10 +67,10 @@ func (m Manifest) String() string {
 	return fmt.Sprintf("kpssh-manifest: 1\nprofile: %s\nversion: %s\nphase: %s\nscript-sha256: %s\nexpires: %s\n", m.Profile, m.Version, m.Phase, m.Digest, expires)
 }
 
-// ParseManifest reads a manifest. Fault: Configuration/ManifestInvalid.
+// ParseManifest reads a manifest. Fault: Configuration/ManifestMalformed.
 func ParseManifest(text string) (Manifest, error) {
 	malformed := func(why string) (Manifest, error) {
-		return Manifest{}, fault.New(fault.Configuration, ReasonManifestInvalid, nil, "the manifest %s: make it with `kubectl kpssh sign --manifest`", why)
+		return Manifest{}, fault.New(fault.Configuration, ReasonManifestMalformed, nil, "the manifest %s: make it with `kubectl kpssh sign --manifest`", why)
 	}
 	if len(text) > maxManifest {
 		return malformed(fmt.Sprintf("has %d bytes, and %d are the most", len(text), maxManifest))
@@ -78,25 +82,30 @@ func ParseManifest(text string) (Manifest, error) {
 	m := Manifest{Profile: found[1], Version: found[2], Phase: found[3], Digest: found[4]}
 	if found[5] != never {
 		var err error
-		if m.Expires, err = time.Parse(timeLayout, found[5]); err != nil {
+		if m.Expires, err = time.Parse(timeLayout, found[5]); err != nil || m.Expires.IsZero() { // the zero time would be read as never
 			return malformed("expires at no time that a calendar has")
 		}
 	}
 	return m, nil
 }
 
-// Check tells whether the manifest is that of a script of a profile's phase, and still holds. A leave is never too late: a machine that joined must be able
-// to leave. Faults, the configuration's: ManifestInvalid, which names what differs, and ManifestExpired.
-func (m Manifest) Check(profile, version, phase, script string, now time.Time) error {
+// Want is what is about to run: a script, as a phase of a version of a profile.
+type Want struct {
+	Profile, Version, Phase, Script string
+}
+
+// Check tells whether the manifest is that of what is about to run, and still holds. A leave is never too late: a machine that joined must be able
+// to leave. Faults, the configuration's: ManifestMismatch, which names what differs, and ManifestExpired, which says when.
+func (m Manifest) Check(want Want, now time.Time) error {
 	for _, field := range []struct{ name, says, is string }{
-		{"profile", m.Profile, profile}, {"version", m.Version, version}, {"phase", m.Phase, phase}, {"script-sha256", m.Digest, digest(script)},
+		{"profile", m.Profile, want.Profile}, {"version", m.Version, want.Version}, {"phase", m.Phase, want.Phase}, {"script-sha256", m.Digest, digest(want.Script)},
 	} {
 		if field.says != field.is {
-			return fault.New(fault.Configuration, ReasonManifestInvalid, nil,
+			return fault.New(fault.Configuration, ReasonManifestMismatch, nil,
 				"the manifest is for %s %s, and this is %s: sign the script again, or restore the one that was signed", field.name, field.says, field.is)
 		}
 	}
-	if phase != phaseLeave && !m.Expires.IsZero() && !now.Before(m.Expires) {
+	if want.Phase != phaseLeave && !m.Expires.IsZero() && !now.Before(m.Expires) {
 		return fault.New(fault.Configuration, ReasonManifestExpired, nil,
 			"the manifest has expired on %s: sign the script again", m.Expires.Format(time.RFC3339))
 	}

@@ -41,11 +41,12 @@ func TestManifestsThatAreNone(t *testing.T) {
 		"a short digest":      strings.Replace(good, "sha256: ", "sha256: 0", 1),
 		"another time zone":   strings.Replace(good, "00Z", "00+01:00", 1),
 		"no such day":         strings.Replace(good, "12-01", "13-41", 1),
+		"Go's zero time":      strings.Replace(good, "2026-12-01T12", "0001-01-01T00", 1),
 		"too long":            good + strings.Repeat(" ", maxManifest),
 	} {
 		_, err := ParseManifest(text)
 		t.Log(name)
-		wants(t, err, ReasonManifestInvalid)
+		wants(t, err, ReasonManifestMalformed)
 	}
 }
 
@@ -58,18 +59,18 @@ func TestManifestChecks(t *testing.T) {
 		reason                          string
 	}{
 		"what it was made for": {"p", "2", "install", script, noon, ""},
-		"another profile":      {"q", "2", "install", script, noon, ReasonManifestInvalid},
-		"an older version":     {"p", "3", "install", script, noon, ReasonManifestInvalid},
-		"another phase":        {"p", "2", "join", script, noon, ReasonManifestInvalid},
-		"another script":       {"p", "2", "install", script + "#", noon, ReasonManifestInvalid},
+		"another profile":      {"q", "2", "install", script, noon, ReasonManifestMismatch},
+		"an older version":     {"p", "3", "install", script, noon, ReasonManifestMismatch},
+		"another phase":        {"p", "2", "join", script, noon, ReasonManifestMismatch},
+		"another script":       {"p", "2", "install", script + "#", noon, ReasonManifestMismatch},
 		"its last moment":      {"p", "2", "install", script, noon.Add(time.Hour - time.Second), ""},
 		"expired":              {"p", "2", "install", script, noon.Add(time.Hour), ReasonManifestExpired},
 	} {
 		t.Log(name)
-		wants(t, m.Check(row.profile, row.version, row.phase, row.script, row.now), row.reason)
+		wants(t, m.Check(Want{row.profile, row.version, row.phase, row.script}, row.now), row.reason)
 	}
 	leave := NewManifest("p", "2", "leave", script, noon)
-	wants(t, leave.Check("p", "2", "leave", script, noon.Add(time.Hour)), "") // what joined must be able to leave
+	wants(t, leave.Check(Want{"p", "2", "leave", script}, noon.Add(time.Hour)), "") // what joined must be able to leave
 }
 
 func FuzzManifest(f *testing.F) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -27,6 +28,13 @@ const (
 // Reasons for which a script is not sent; all are faults of the configuration.
 const (
 	ReasonSignatureMissing = "SignatureMissing"
+	// ReasonSignatureMalformed: what is there is no signature of OpenSSH, or is damaged.
+	ReasonSignatureMalformed = "SignatureMalformed"
+	// ReasonSignatureNamespace: it was made for another use.
+	ReasonSignatureNamespace = "SignatureNamespace"
+	// ReasonSignatureAlgorithm: key, hash or algorithm is too weak, or of a kind that is not known.
+	ReasonSignatureAlgorithm = "SignatureAlgorithm"
+	// ReasonSignatureInvalid: it is not over this text.
 	ReasonSignatureInvalid = "SignatureInvalid"
 	ReasonSignerUnknown    = "SignerUnknown"
 )
@@ -79,49 +87,52 @@ type signature struct {
 	inner ssh.Signature
 }
 
-func invalid(err error, format string, args ...any) error {
-	return fault.New(fault.Configuration, ReasonSignatureInvalid, err, format, args...)
+func malformed(err error, format string, args ...any) error {
+	return fault.New(fault.Configuration, ReasonSignatureMalformed, err, format, args...)
 }
 
-// parseSignature reads an armored signature and refuses what no signer of ours makes. Fault: Configuration/SignatureInvalid.
-func parseSignature(armored string) (signature, error) {
+func algorithm(format string, args ...any) error {
+	return fault.New(fault.Configuration, ReasonSignatureAlgorithm, nil, format, args...)
+}
+
+// parseSignature reads an armored signature and refuses what no signer of ours makes. Faults, the configuration's: SignatureMalformed, SignatureAlgorithm.
+func parseSignature(armored []byte) (signature, error) {
 	s := signature{}
-	blob, err := dearmor(armored)
+	blob, err := dearmor(string(armored))
 	if err != nil {
-		return s, invalid(err, "the signature is no armored SSH signature: make it with `kubectl kpssh sign` or `ssh-keygen -Y sign`")
+		return s, malformed(err, "the signature is no armored SSH signature: make it with `kubectl kpssh sign` or `ssh-keygen -Y sign`")
 	}
 	if err := ssh.Unmarshal(blob[len(magic):], &s.signed); err != nil {
-		return s, invalid(err, "the signature is damaged")
+		return s, malformed(err, "the signature is damaged")
 	}
 	if s.Version != version {
-		return s, invalid(nil, "the signature is of version %d, and only version %d is known", s.Version, version)
+		return s, malformed(nil, "the signature is of version %d, and only version %d is known", s.Version, version)
 	}
 	if s.key, err = ssh.ParsePublicKey(s.PublicKey); err != nil {
-		return s, invalid(err, "the signature's public key is damaged, or of a kind that is not known")
+		return s, malformed(err, "the signature's public key is damaged, or of a kind that is not known")
 	}
 	allowed, known := algorithms[s.key.Type()]
 	if !known {
-		return s, invalid(nil, "keys of type %s may not sign scripts", s.key.Type())
+		return s, algorithm("keys of type %s may not sign scripts", s.key.Type())
 	}
 	if err := ssh.Unmarshal(s.Signature, &s.inner); err != nil {
-		return s, invalid(err, "the signature is damaged")
+		return s, malformed(err, "the signature is damaged")
 	}
-	if !contains(allowed, s.inner.Format) {
-		return s, invalid(nil, "the signature's algorithm is %s: a key of type %s signs with %s", s.inner.Format, s.key.Type(), strings.Join(allowed, " or "))
+	if !slices.Contains(allowed, s.inner.Format) {
+		return s, algorithm("the signature's algorithm is %s: a key of type %s signs with %s", printable(s.inner.Format), s.key.Type(), strings.Join(allowed, " or "))
 	}
-	if bits := rsaBits(s.key); bits > 0 && bits < minRSABits {
-		return s, invalid(nil, "the signing key is an RSA key of %d bits: %d are the least", bits, minRSABits)
+	if len(s.inner.Rest) > 0 && !strings.HasPrefix(s.key.Type(), "sk-") {
+		return s, malformed(nil, "the signature is damaged: there is something after its end")
 	}
-	return s, nil
+	return s, strongEnough(s.key)
 }
 
-func contains(all []string, one string) bool {
-	for _, each := range all {
-		if each == one {
-			return true
-		}
+// strongEnough refuses RSA keys that are too short. Fault: Configuration/SignatureAlgorithm.
+func strongEnough(key ssh.PublicKey) error {
+	if bits := rsaBits(key); bits > 0 && bits < minRSABits {
+		return algorithm("the signing key is an RSA key of %d bits: %d are the least", bits, minRSABits)
 	}
-	return false
+	return nil
 }
 
 func rsaBits(key ssh.PublicKey) int {
@@ -133,23 +144,25 @@ func rsaBits(key ssh.PublicKey) int {
 	return 0
 }
 
-// verify checks a signature over a message.
+// verify checks a signature over a message. Faults, the configuration's: SignatureNamespace, SignatureAlgorithm, SignatureInvalid.
 func (s signature) verify(message []byte, namespace string) error {
 	if s.Namespace != namespace {
-		return invalid(nil, "the signature is for namespace %q, and %q is needed: sign with `ssh-keygen -Y sign -n %s`", printable(s.Namespace), namespace, namespace)
+		return fault.New(fault.Configuration, ReasonSignatureNamespace, nil,
+			"the signature is for namespace %q, and %q is needed: sign with `ssh-keygen -Y sign -n %s`", printable(s.Namespace), namespace, namespace)
 	}
-	content, err := signedContent(message, s.Namespace, s.Reserved, s.HashAlgorithm)
+	content, err := signedContent(message, s.Namespace, s.HashAlgorithm)
 	if err != nil {
-		return invalid(err, "the signature cannot be checked")
+		return err
 	}
 	if err := s.key.Verify(content, &s.inner); err != nil {
-		return invalid(nil, "the signature of %s does not fit the text: it was edited after it was signed", ssh.FingerprintSHA256(s.key))
+		return fault.New(fault.Configuration, ReasonSignatureInvalid, nil,
+			"the signature of %s does not fit the text: it was edited after it was signed", ssh.FingerprintSHA256(s.key))
 	}
 	return nil
 }
 
-// signedContent is the bytes that the key signs.
-func signedContent(message []byte, namespace, reserved, hash string) ([]byte, error) {
+// signedContent is the bytes that the key signs. What a signature has in its reserved field is not among them, as in OpenSSH.
+func signedContent(message []byte, namespace, hash string) ([]byte, error) {
 	var sum []byte
 	switch hash {
 	case "sha256":
@@ -159,18 +172,22 @@ func signedContent(message []byte, namespace, reserved, hash string) ([]byte, er
 		digest := sha512.Sum512(message)
 		sum = digest[:]
 	default:
-		return nil, fmt.Errorf("its hash is %q: sha256 and sha512 are known", printable(hash))
+		return nil, algorithm("the signature's hash is %q: sha256 and sha512 are known", printable(hash))
 	}
-	return append([]byte(magic), ssh.Marshal(toSign{namespace, reserved, hash, sum})...), nil
+	return append([]byte(magic), ssh.Marshal(toSign{Namespace: namespace, HashAlgorithm: hash, Hash: sum})...), nil
 }
 
-// Sign signs a message. An RSA key signs with SHA-512, as ssh-keygen does.
+// Sign signs a message, by its SHA-512. An RSA key signs with rsa-sha2-512, as ssh-keygen does. Fault: Configuration/SignatureAlgorithm for a key that
+// Verify would refuse; what the signer says is passed on.
 func Sign(random io.Reader, signer ssh.Signer, message []byte, namespace string) (armored string, err error) {
 	allowed, known := algorithms[signer.PublicKey().Type()]
 	if !known {
-		return "", invalid(nil, "keys of type %s may not sign scripts", signer.PublicKey().Type())
+		return "", algorithm("keys of type %s may not sign scripts", signer.PublicKey().Type())
 	}
-	content, err := signedContent(message, namespace, "", "sha512")
+	if err := strongEnough(signer.PublicKey()); err != nil {
+		return "", err
+	}
+	content, err := signedContent(message, namespace, "sha512")
 	if err != nil {
 		return "", err
 	}

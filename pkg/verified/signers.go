@@ -1,6 +1,7 @@
 package verified
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"strings"
@@ -66,6 +67,9 @@ func parseSigner(line string) (signer, error) {
 	one := signer{key: key}
 	if _, known := algorithms[key.Type()]; !known {
 		return signer{}, fmt.Errorf("a key of type %s may not sign scripts", printable(key.Type()))
+	}
+	if err := strongEnough(key); err != nil {
+		return signer{}, err
 	}
 	for _, option := range options {
 		if err := one.set(option); err != nil {
@@ -150,20 +154,22 @@ func parseTime(text string) (time.Time, error) {
 }
 
 // Verify checks an armored signature over a message at a time, and gives the fingerprint of the key that made it. Faults, all the configuration's:
-// SignatureMissing, SignatureInvalid, SignerUnknown, which names the key's fingerprint.
-func (s Signers) Verify(message []byte, armored, namespace string, now time.Time) (fingerprint string, err error) {
-	if strings.TrimSpace(armored) == "" {
+// SignatureMissing, SignatureMalformed, SignatureAlgorithm, SignatureNamespace, SignerUnknown, which names the key's fingerprint, and SignatureInvalid.
+func (s Signers) Verify(message, armored []byte, namespace string, now time.Time) (keyFingerprint string, err error) {
+	if len(bytes.TrimSpace(armored)) == 0 {
 		return "", fault.New(fault.Configuration, ReasonSignatureMissing, nil, "it is not signed: sign it with `kubectl kpssh sign`, or `ssh-keygen -Y sign -n %s`", namespace)
 	}
 	parsed, err := parseSignature(armored)
 	if err != nil {
 		return "", err
 	}
-	fingerprint = ssh.FingerprintSHA256(parsed.key)
 	if err := s.allow(parsed.key, namespace, now); err != nil {
 		return "", err
 	}
-	return fingerprint, parsed.verify(message, namespace)
+	if err := parsed.verify(message, namespace); err != nil {
+		return "", err
+	}
+	return ssh.FingerprintSHA256(parsed.key), nil
 }
 
 // allow tells whether a key may sign for a namespace at a time.
