@@ -172,18 +172,7 @@ k_watch() {
 # Lock, owner, epoch: the machine's own say in who may change it.
 k_claim() {
 	local key value stored=0 cluster='' instance='' host='' claim='' epoch='' found
-	k_dir=${KPSSH_STATE_DIR:-/var/lib/kpssh}
-	[[ $k_dir == /* ]] || k_dir=$PWD/$k_dir
-	# Nobody else may look inside, so that what is inside needs no modes of its own.
-	# shellcheck disable=SC2174 # its parent is a system's directory
-	[[ -d $k_dir ]] || mkdir -p -m 700 -- "$k_dir" 2>/dev/null || k_finish "broken cannot create $k_dir"
-	command -v flock >/dev/null 2>&1 || k_finish 'broken flock (package util-linux) is missing'
-	: 2>/dev/null >>"$k_dir/lock" || k_finish "broken cannot write $k_dir/lock"
-	exec 9>>"$k_dir/lock"
-	if ! flock -w "$k_wait" 9; then
-		{ read -r _ value <"$k_dir/run"; } 2>/dev/null
-		k_finish "busy ${value:-another phase}"
-	fi
+	k_lock
 	if [[ -s $k_dir/owner ]]; then
 		while IFS='=' read -r key value; do
 			case $key in
@@ -203,13 +192,7 @@ k_claim() {
 	{ read -r stored <"$k_dir/epoch.$k_host"; } 2>/dev/null
 	[[ $stored =~ ^[0-9]{1,18}$ ]] || stored=0
 	((k_epoch < stored)) && k_finish "stale $stored"
-	# A holder of the lock that was killed outright left its script running.
-	if { read -r k_left _ <"$k_dir/run"; } 2>/dev/null && [[ -n $k_left ]]; then
-		local token=$k_token
-		k_token=$k_left
-		k_purge || k_finish 'busy an earlier phase whose processes cannot be killed'
-		k_token=$token k_sessions=()
-	fi
+	k_bury
 	((k_epoch > stored)) && k_store "epoch.$k_host" "$k_epoch"
 	if [[ $k_phase != leave || $cluster != "$k_cluster" || $host != "$k_host" ]]; then
 		found="cluster=$cluster instance=$instance host=$host claim=$claim epoch=$epoch"
@@ -217,7 +200,38 @@ k_claim() {
 			k_store owner "cluster=$k_cluster"$'\n'"instance=$k_instance"$'\n'"host=$k_host"$'\n'"claim=$k_claim_uid"$'\n'"epoch=$k_epoch"
 		fi
 	fi
-	# Not worth a rename: half a token is nobody's.
+	k_note
+}
+
+# Sets k_dir and takes the machine's lock, on descriptor 9.
+k_lock() {
+	local value=''
+	k_dir=${KPSSH_STATE_DIR:-/var/lib/kpssh}
+	[[ $k_dir == /* ]] || k_dir=$PWD/$k_dir
+	# Nobody else may look inside, so that what is inside needs no modes of its own.
+	# shellcheck disable=SC2174 # its parent is a system's directory
+	[[ -d $k_dir ]] || mkdir -p -m 700 -- "$k_dir" 2>/dev/null || k_finish "broken cannot create $k_dir"
+	command -v flock >/dev/null 2>&1 || k_finish 'broken flock (package util-linux) is missing'
+	: 2>/dev/null >>"$k_dir/lock" || k_finish "broken cannot write $k_dir/lock"
+	exec 9>>"$k_dir/lock"
+	if ! flock -w "$k_wait" 9; then
+		{ read -r _ value <"$k_dir/run"; } 2>/dev/null
+		k_finish "busy ${value:-another phase}"
+	fi
+}
+
+# A holder of the lock that was killed outright left its script running.
+k_bury() {
+	local token=$k_token
+	if { read -r k_left _ <"$k_dir/run"; } 2>/dev/null && [[ -n $k_left ]]; then
+		k_token=$k_left
+		k_purge || k_finish 'busy an earlier phase whose processes cannot be killed'
+		k_token=$token k_sessions=()
+	fi
+}
+
+# What k_bury of the next phase needs. Not worth a rename: half a token is nobody's.
+k_note() {
 	printf '%s\n' "$k_token $k_phase" 2>/dev/null >"$k_dir/run" || k_finish "broken cannot write $k_dir/run"
 }
 
