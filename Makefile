@@ -47,11 +47,12 @@ build: ## Build the controller and the other commands into bin/.
 	CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, docs/metrics.md, and what the charts make of CRDs, values and metrics.
+generate: ## Write deepcopy functions, CRDs and docs/api.md from apis/, docs/metrics.md, what the charts make of CRDs, values and metrics, and the shim.
 	$(CONTROLLER_GEN) object:headerFile=/dev/null paths=./apis/... crd:headerFile=/dev/null output:crd:dir=$(CRDS)
 	go run ./.ci/apidoc $(CRDS)/*.yaml >docs/api.md
 	go run ./pkg/observability/generate .
 	.ci/steps/chart-files.sh charts
+	.ci/steps/shim.sh
 
 .PHONY: verify
 verify: ## Check generated files, formatting, vet, lint, module files and scripts.
@@ -70,7 +71,7 @@ sbom: ## Write a software bill of materials (CycloneDX) beside each executable o
 	VERSION='$(VERSION)' .ci/steps/sbom.sh
 
 .PHONY: package
-package: ## Package the charts into bin/, with the version stamped in: VERSION=v1.2.3.
+package: ## Package the charts into bin/, with the version stamped in, and the shim with its checksum: VERSION=v1.2.3.
 	VERSION='$(VERSION)' .ci/steps/package.sh
 
 .PHONY: scan

@@ -4,9 +4,10 @@ set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 
-# What real machines need is listed beside the code that boots them; tests compare with ssh-keygen, and shellcheck is for make verify.
+# What real machines need is listed beside the code that boots them; tests compare with ssh-keygen, the shim is tested in busybox too, and shellcheck
+# is for make verify.
 mapfile -t packages <test/lab/machine/apt-packages.txt
-packages+=(openssh-client shellcheck)
+packages+=(openssh-client busybox shellcheck)
 missing=()
 for package in "${packages[@]}"; do
   [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")

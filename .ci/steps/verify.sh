@@ -22,9 +22,11 @@ generated() {
   $CONTROLLER_GEN object:headerFile=/dev/null paths=./apis/... output:object:dir="$scratch/deepcopy" \
     crd:headerFile=/dev/null output:crd:dir="$scratch/crds" || return
   go run ./pkg/observability/generate "$scratch/observability" || return
+  .ci/steps/shim.sh "$scratch/kpssh-shim" || return
   if ! diff -u apis/v1beta1/zz_generated.deepcopy.go "$scratch/deepcopy/zz_generated.deepcopy.go" ||
     ! diff -ru "$CRDS" "$scratch/crds" ||
     ! go run ./.ci/apidoc "$CRDS"/*.yaml | diff -u docs/api.md - ||
+    ! diff -u shim/kpssh-shim "$scratch/kpssh-shim" ||
     ! diff -u docs/metrics.md "$scratch/observability/docs/metrics.md" ||
     ! diff -ru charts/karpenter-provider-ssh/files/dashboards "$scratch/observability/charts/karpenter-provider-ssh/files/dashboards"; then
     echo "generated files are out of date: run make generate and commit" >&2
@@ -82,7 +84,7 @@ scripts() {
   while IFS= read -r -d '' file; do
     IFS= read -r first <"$file" || true
     [[ ! $first =~ ^(#!/.*sh$|#\ shellcheck\ shell=) ]] || printf '%s\0' "$file"
-  done < <(git ls-files -z '*.sh' .ci '*/bin/*' '*/sbin/*') | xargs -0 shellcheck -x
+  done < <(git ls-files -z '*.sh' .ci '*/bin/*' '*/sbin/*' shim/kpssh-shim) | xargs -0 shellcheck -x
 }
 
 check "generated files" generated

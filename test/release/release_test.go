@@ -79,6 +79,9 @@ func TestTheVersionIsStampedIntoTheCharts(t *testing.T) {
 		if output, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("make package VERSION=%s: %v\n%s", version, err, output)
 		}
+		if said, err := exec.CommandContext(t.Context(), "sh", "-c", `cd "$1" && sha256sum -c kpssh-shim.sha256 && test -x kpssh-shim`, "sh", out).CombinedOutput(); err != nil {
+			t.Errorf("the shim and its checksum: %v: %s", err, said)
+		}
 		charts, err := filepath.Glob(filepath.Join(root, "charts", "*", "Chart.yaml"))
 		if err != nil || len(charts) == 0 {
 			t.Fatalf("charts: %v, %v", charts, err)
