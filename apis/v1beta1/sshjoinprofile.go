@@ -123,6 +123,16 @@ type SSHJoinProfileSpec struct {
 	// timeouts of the phases. Default: install 10m, join 5m, leave 3m.
 	// +optional
 	Timeouts Timeouts `json:"timeouts,omitzero"`
+	// kubeletUnits are the systemd units that run this profile's kubelet, such as k3s-agent.service. The probe looks at them on every
+	// machine that has the profile installed or may get it, and finds by them a kubelet that should not be there. 1 to 8 names.
+	// Default: [kubelet.service].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9:_.@-]+\.service$`
+	KubeletUnits []string `json:"kubeletUnits,omitempty"`
 }
 
 // SSHJoinProfile is a set of scripts that make machines join the cluster and leave it.

@@ -66,6 +66,12 @@ const (
 	ReasonDeleting           = "Deleting"
 )
 
+// ConditionProfileChecked of an SSHNodeClass is False when the linter has findings about the class's profile. It does not decide Ready.
+const ConditionProfileChecked = "ProfileChecked"
+
+// ReasonProfileFindings is the reason of ConditionProfileChecked when it is False.
+const ReasonProfileFindings = "ProfileFindings"
+
 // ProfileReference names an SSHJoinProfile.
 // +structType=atomic
 type ProfileReference struct {
