@@ -39,6 +39,8 @@ const (
 
 	// TerminationFinalizer holds an SSHNodeClass while NodeClaims name it.
 	TerminationFinalizer = Group + "/termination"
+	// InstalledFinalizerPrefix and an instance's name make the finalizer by which that instance holds an SSHJoinProfile: see InstalledFinalizer.
+	InstalledFinalizerPrefix = Group + "/installed."
 	// HostFinalizer holds an SSHHost while it is claimed or its machine has yet to leave the cluster.
 	HostFinalizer = Group + "/leave"
 
@@ -49,6 +51,10 @@ const (
 	// ProviderIDScheme starts every static provider ID: kpssh://<pool namespace>/<host name>.
 	ProviderIDScheme = "kpssh://"
 )
+
+// InstalledFinalizer holds an SSHJoinProfile while a host of this instance has it installed. Profiles are everybody's, so each instance has a
+// finalizer of its own and takes off no other.
+func InstalledFinalizer(instance string) string { return InstalledFinalizerPrefix + instance }
 
 func init() {
 	// A workload may select these labels though its NodePool does not mention them: every instance type advertises them.

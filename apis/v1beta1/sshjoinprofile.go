@@ -2,6 +2,9 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// ReasonProfileInUse is the reason of the Event on an SSHJoinProfile that is being deleted while hosts have it installed; part of the API.
+const ReasonProfileInUse = "ProfileInUse"
+
 // Scripts of a profile: bash, or Go templates that render to bash.
 type Scripts struct {
 	// install prepares the machine: packages, images, files. It must be idempotent; it runs once per profile version, before the first

@@ -57,6 +57,7 @@ const (
 const (
 	ReasonProfileNotFound    = "ProfileNotFound"
 	ReasonProfileInvalid     = "ProfileInvalid"
+	ReasonProfileDeleting    = "ProfileDeleting"
 	ReasonSelectorError      = "SelectorError"
 	ReasonNoHosts            = "NoHosts"
 	ReasonJoinSecretNotFound = "JoinSecretNotFound"

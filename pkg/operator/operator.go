@@ -42,6 +42,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/cloudprovider"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/conflict"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/join"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/joinprofile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/nodeclass"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/owner"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/probe"
@@ -207,10 +208,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		return err
 	}
 	op.WithControllers(ctx, core...)
+	holds := profile.NewHolds(op.GetClient(), live, s.PoolNamespace, s.Instance, op.Clock)
 	joins := join.NewController(join.Options{
 		Inventory: inventory, Client: op.GetClient(), Live: live,
 		Credentials: resolver, Dialer: dialer,
 		Revisions: profile.NewRevisions(op.GetClient(), live, s.PoolNamespace),
+		Holds:     holds,
 		Tokens:    bootstrap.NewTokens(op.GetClient(), s.Instance, op.Clock),
 		Discovery: discovery, Recorder: op.GetEventRecorder("kpssh-join"), Clock: op.Clock,
 		ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.JoinConcurrency,
@@ -240,6 +243,9 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		}),
 		nodeclass.NewController(nodeclass.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
+		}),
+		joinprofile.NewController(joinprofile.Options{
+			Inventory: inventory, Client: op.GetClient(), Holds: holds, Recorder: op.GetEventRecorder("kpssh-joinprofile"), Clock: op.Clock,
 		}),
 		owner.NewController(op.GetClient(), s.Instance),
 		startuptaint.NewController(op.GetClient(), op.GetEventRecorder("kpssh-startup-taint-gate"), op.Clock),

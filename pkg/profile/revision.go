@@ -23,6 +23,8 @@ const (
 
 	// maxNamePrefix leaves room for the dash and the digest in an object name of 253 characters.
 	maxNamePrefix = 200
+	// digestLength is that of the digest in a name, in hexadecimal digits.
+	digestLength = 32
 )
 
 // Revision is a profile as it was when it was installed on a machine.
@@ -79,8 +81,12 @@ func revisionName(profile string, content []byte) string {
 		return ""
 	}
 	digest := sha256.Sum256(canonical)
-	prefix := strings.TrimRight(profile[:min(len(profile), maxNamePrefix)], "-.")
-	return prefix + "-" + hex.EncodeToString(digest[:16])
+	return namePrefix(profile) + "-" + hex.EncodeToString(digest[:digestLength/2])
+}
+
+// namePrefix starts the names of a profile's revisions.
+func namePrefix(profile string) string {
+	return strings.TrimRight(profile[:min(len(profile), maxNamePrefix)], "-.")
 }
 
 func (r Revision) object(namespace string) *appsv1.ControllerRevision {

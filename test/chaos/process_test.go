@@ -178,6 +178,7 @@ func (p *process) run() {
 	joins := join.NewController(join.Options{
 		Inventory: p.inv, Client: p.kube, Live: live, Credentials: resolver, Dialer: p,
 		Revisions: profile.NewRevisions(p.kube, live, p.id.PoolNamespace), Tokens: bootstrap.NewTokens(p.kube, p.id.Instance, clock.RealClock{}),
+		Holds:     profile.NewHolds(p.kube, live, p.id.PoolNamespace, p.id.Instance, clock.RealClock{}),
 		Discovery: bootstrap.NewDiscovery(live), Recorder: silent{}, Clock: clock.RealClock{},
 		ClusterUID: clusterUID, Instance: p.id.Instance, Concurrency: 64,
 	})

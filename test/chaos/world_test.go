@@ -110,6 +110,7 @@ func newWorld(t *testing.T, seed uint64, s sabotage) *world {
 	for i := range 2 + d.n(3) {
 		inst := &instance{id: ownership.Identity{Instance: "i" + number(i), PoolNamespace: namespace(i)}}
 		w.instances = append(w.instances, inst)
+		w.profile.Finalizers = append(w.profile.Finalizers, v1beta1.InstalledFinalizer(inst.id.Instance)) // nobody deletes it here
 		w.weathers[inst.id.Instance] = fair
 		w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(i), Name: "key"}, Data: map[string][]byte{"privateKey": loginKey}})
 		for j := range 2 + d.n(3) {

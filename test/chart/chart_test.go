@@ -114,6 +114,7 @@ func TestRBACEndsAtTheSegment(t *testing.T) {
 		{true, "delete", "", "secrets", "kube-system", "bootstrap-token-abcdef"},
 		{true, "get", "", "configmaps", "kube-public", "cluster-info"},
 		{true, "patch", v1beta1Group, "sshnodeclasses", "", "c"},
+		{true, "patch", v1beta1Group, "sshjoinprofiles", "", "p"}, // its finalizer; test/isolation
 		{true, "create", "karpenter.sh", "nodeclaims", "", ""},
 		{true, "delete", "", "nodes", "", "n"},
 		{true, "create", "", "pods/eviction", "default", ""},
@@ -132,7 +133,8 @@ func TestRBACEndsAtTheSegment(t *testing.T) {
 		{false, "get", "", "configmaps", "kube-public", "other"},
 		{false, "create", v1beta1Group, "sshhosts", "pool-a", ""},
 		{false, "delete", v1beta1Group, "sshhosts", "pool-a", "h"},
-		{false, "patch", v1beta1Group, "sshjoinprofiles", "", "p"},
+		{false, "update", v1beta1Group, "sshjoinprofiles", "", "p"},
+		{false, "delete", v1beta1Group, "sshjoinprofiles", "", "p"},
 		{false, "create", v1beta1Group, "sshnodeclasses", "", ""},
 		{false, "create", "", "pods", "default", ""},
 		{false, "create", "", "nodes", "", ""},

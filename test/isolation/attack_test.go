@@ -71,6 +71,14 @@ func (c *cluster) attacks() []row {
 	pool := func(name string) *karpv1.NodePool { return named(&karpv1.NodePool{}, name) }
 	claim := func(name string) *karpv1.NodeClaim { return named(&karpv1.NodeClaim{}, name) }
 	class := func(name string) *v1beta1.SSHNodeClass { return named(&v1beta1.SSHNodeClass{}, name) }
+	profile := named(&v1beta1.SSHJoinProfile{}, "p")
+	holders := func(instances ...string) string {
+		body := `{"metadata":{"finalizers":[`
+		for i, instance := range instances {
+			body += strings.Repeat(",", min(i, 1)) + `"` + v1beta1.InstalledFinalizer(instance) + `"`
+		}
+		return body + "]}}"
+	}
 	machine := func(name string) *corev1.Node { return named(&corev1.Node{}, name) }
 	repoint := func(class string) string {
 		return `{"spec":{"template":{"spec":{"nodeClassRef":{"name":"` + class + `"}}}}}`
@@ -119,6 +127,14 @@ func (c *cluster) attacks() []row {
 		{"write the status of the other's class", c.status(class(other), condition), says("SSHNodeClass b", "instance seg-b"), c.status(class(own), condition)},
 		{"write the spec of an own class", patchOf(class(own), `{"spec":{"zone":"z"}}`), says("SSHNodeClass a", "for people to write"), nil},
 		{"delete the other's class", remove(c.instance, class(other)), says(`"b"`), nil},
+
+		// Section 3 #15: profiles are everybody's, and held by each instance for itself.
+		{"take the other's finalizer off a profile", patchOf(profile, holders("seg-a")), says("SSHJoinProfile p", "its own finalizer"), patchOf(profile, holders("seg-b", "seg-a"))},
+		{"put a finalizer of somebody else on a profile", patchOf(profile, holders("seg-b", "seg-c")), says("SSHJoinProfile p", "its own finalizer"), nil},
+		{"have a profile collected as garbage", patchOf(profile, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]}}`), says("SSHJoinProfile p", "nothing else"), nil},
+		{"write the scripts of a profile", patchOf(profile, `{"spec":{"scripts":{"install":"x"}}}`), says("SSHJoinProfile p", "for people to write"), nil},
+		{"label a profile", patchOf(profile, labelled("x", "y")), says("SSHJoinProfile p", "for people to write"), nil},
+		{"delete a profile", remove(c.instance, profile), says(`"p"`), nil},
 
 		// NodePools.
 		{"write the other's NodePool", patchOf(pool(other), annotation), says("NodePool b", "SSHNodeClass b of instance seg-b"), patchOf(pool(own), annotation)},

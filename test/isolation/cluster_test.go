@@ -55,6 +55,10 @@ func newCluster(t *testing.T) *cluster {
 	for _, segment := range []string{own, other} {
 		c.populate(t, segment)
 	}
+	c.create(t, &v1beta1.SSHJoinProfile{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Finalizers: []string{v1beta1.InstalledFinalizer("seg-b")}},
+		Spec:       v1beta1.SSHJoinProfileSpec{Scripts: v1beta1.Scripts{Install: "true", Join: "true", Leave: "true"}},
+	})
 	c.create(t, nodePool("aws", awsGroup, "EC2NodeClass", ""))
 	c.create(t, claimOf(c.get(t, nodePool("aws", "", "", "")).(*karpv1.NodePool)))
 	c.create(t, node("aws", "aws:///eu-west-1a/i-0", map[string]string{karpv1.NodePoolLabelKey: "aws"}))

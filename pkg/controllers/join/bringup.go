@@ -103,6 +103,7 @@ func (c *Controller) catchUp(ctx context.Context, h *v1beta1.SSHHost, stored int
 // plan is everything a join needs, gathered before the machine is touched, so that a mistake in it costs no host anything.
 type plan struct {
 	inputs   profile.Inputs
+	profile  *v1beta1.SSHJoinProfile
 	revision profile.Revision
 }
 
@@ -114,6 +115,11 @@ func (c *Controller) join(ctx context.Context, h *v1beta1.SSHHost, attempt int32
 	if err != nil {
 		return err
 	}
+	done, err := c.Holds.Take(ctx, p.profile)
+	if err != nil {
+		return err
+	}
+	defer done()
 	if err := c.Revisions.Ensure(ctx, p.revision); err != nil {
 		return err
 	}
@@ -160,7 +166,7 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{revision: profile.RevisionOf(joinProfile), inputs: inputs(h, class, claim, cluster, secrets)}
+	p := &plan{profile: joinProfile, revision: profile.RevisionOf(joinProfile), inputs: inputs(h, class, claim, cluster, secrets)}
 	for _, phase := range []profile.Phase{profile.Install, profile.Join} {
 		if _, err := profile.Render(p.revision, phase, p.inputs); err != nil {
 			return nil, err

@@ -43,6 +43,7 @@ type Options struct {
 	Credentials *credentials.Resolver
 	Dialer      Dialer
 	Revisions   *profile.Revisions
+	Holds       *profile.Holds
 	Tokens      *bootstrap.Tokens
 	Discovery   *bootstrap.Discovery
 	Recorder    events.EventRecorder

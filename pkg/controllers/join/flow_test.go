@@ -83,6 +83,7 @@ func newLab(t *testing.T, scripts v1beta1.Scripts) *lab {
 		Inventory: l.inv, Client: l.api, Live: l.api,
 		Credentials: credentials.NewResolver(l.api), Dialer: &ssh.Dialer{},
 		Revisions: profile.NewRevisions(l.api, l.api, pool), Tokens: bootstrap.NewTokens(l.api, "seg-a", l.clock),
+		Holds:     profile.NewHolds(l.api, l.api, pool, "seg-a", l.clock),
 		Discovery: bootstrap.NewDiscovery(l.api), Recorder: l.events, Clock: l.clock,
 		ClusterUID: "cluster", Instance: "seg-a", Concurrency: 4,
 	})
@@ -184,6 +185,15 @@ func (l *lab) host() *v1beta1.SSHHost {
 		l.t.Fatal(err)
 	}
 	return h
+}
+
+func (l *lab) profile() *v1beta1.SSHJoinProfile {
+	l.t.Helper()
+	p := &v1beta1.SSHJoinProfile{}
+	if err := l.api.Get(l.t.Context(), client.ObjectKey{Name: "p"}, p); err != nil {
+		l.t.Fatal(err)
+	}
+	return p
 }
 
 func (l *lab) claim(name string) {
@@ -312,7 +322,9 @@ func TestColdJoinThenLeaveThenWarmJoin(t *testing.T) {
 	if l.tokens() != 0 || h.Status.BootstrapTokenID != "" {
 		t.Error("the bootstrap token outlived its use")
 	}
-	writes := slices.DeleteFunc(slices.Clone(l.writes), func(w string) bool { return strings.Contains(w, "Node") || strings.Contains(w, "Revision") })
+	writes := slices.DeleteFunc(slices.Clone(l.writes), func(w string) bool {
+		return strings.Contains(w, "Node") || strings.Contains(w, "Revision") || strings.Contains(w, "Profile")
+	})
 	t.Logf("writes per cold join: %d %v", len(writes), writes)
 	if len(writes) > 8 {
 		t.Errorf("%d writes per cold join, want at most 8", len(writes))
@@ -394,11 +406,60 @@ func TestNodeClaimDeletedInMidInstall(t *testing.T) {
 	}
 }
 
+// Section 3 #15: the profile is held before the machine is touched, whenever this process may end; and from one that is being deleted nothing
+// new is installed.
+func TestProfileIsHeldBeforeTheMachineIsTouched(t *testing.T) {
+	l := newLab(t, scripts)
+	l.claim("n")
+	l.settle("joined", isState(v1beta1.HostInUse))
+	l.mu.Lock()
+	held, installing := slices.Index(l.writes, "patch *v1beta1.SSHJoinProfile"), 0
+	for i, w := range l.writes { // the claim, then the install, then the join
+		if w == "patch status *v1beta1.SSHHost" {
+			if installing++; installing == 2 {
+				installing = i
+				break
+			}
+		}
+	}
+	if held < 0 || held > installing {
+		t.Errorf("the profile was held after the install began: %q", l.writes)
+	}
+	l.mu.Unlock()
+
+	l = newLab(t, scripts)
+	other := l.profile()
+	other.Finalizers = []string{v1beta1.InstalledFinalizer("seg-b")}
+	if err := l.api.Update(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.api.Delete(t.Context(), l.profile()); err != nil {
+		t.Fatal(err)
+	}
+	l.claim("n")
+	h := l.settle("free again", isState(v1beta1.HostAvailable))
+	l.wantLog()
+	if h.Status.Failures != nil || !strings.Contains(l.eventText(), v1beta1.ReasonProfileDeleting) {
+		t.Errorf("failures %+v, or no event says why", h.Status.Failures)
+	}
+	if got := l.profile().Finalizers; !slices.Equal(got, []string{v1beta1.InstalledFinalizer("seg-b")}) {
+		t.Errorf("finalizers %v", got)
+	}
+}
+
 // D15: all that leave needs is kept with the host: profile, class and Secret may be gone. It runs once.
 func TestLeaveNeedsNothingThatDiesWithTheClaim(t *testing.T) {
 	l := newLab(t, scripts)
 	l.claim("n")
 	l.settle("joined", isState(v1beta1.HostInUse))
+	forced := l.profile() // section 3 #15: a person who forces the deletion of a profile does not keep its machines from leaving
+	if !slices.Equal(forced.Finalizers, []string{v1beta1.InstalledFinalizer("seg-a")}) {
+		t.Errorf("the installed profile has finalizers %v", forced.Finalizers)
+	}
+	forced.Finalizers = nil
+	if err := l.api.Update(t.Context(), forced); err != nil {
+		t.Fatal(err)
+	}
 	for _, o := range []client.Object{
 		&v1beta1.SSHJoinProfile{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, &v1beta1.SSHNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "nc-a"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pool, Name: "join"}}, l.nodeClaim("n"),

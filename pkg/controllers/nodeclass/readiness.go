@@ -125,6 +125,9 @@ func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hos
 	if around.profile == nil {
 		return v1beta1.ReasonProfileNotFound, fmt.Sprintf("SSHJoinProfile %q does not exist: create it, or correct spec.joinProfileRef", class.Spec.JoinProfileRef.Name)
 	}
+	if !around.profile.DeletionTimestamp.IsZero() {
+		return v1beta1.ReasonProfileDeleting, c.profileGoes(around.profile)
+	}
 	if err := c.validated.of(around.profile); err != nil {
 		return v1beta1.ReasonProfileInvalid, err.Error()
 	}
@@ -142,6 +145,15 @@ func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hos
 		return v1beta1.ReasonNoHosts, fmt.Sprintf("no SSHHost in namespace %s matches spec.hostSelector: create one, label one, or correct the selector", c.Inventory.Namespace())
 	}
 	return "", ""
+}
+
+// profileGoes says what the deletion of the class's profile waits for here, and what to do.
+func (c *Controller) profileGoes(p *v1beta1.SSHJoinProfile) string {
+	waits := ""
+	if users := profile.UsersOf(p.Name, c.Inventory.All(), nil); len(users) > 0 {
+		waits = fmt.Sprintf(", and waits for %d SSHHosts that have it installed (%s)", len(users), profile.Few(users))
+	}
+	return fmt.Sprintf("SSHJoinProfile %q is being deleted%s: name another one in spec.joinProfileRef, or create it again when it is gone", p.Name, waits)
 }
 
 // unsupported names a field whose wish nothing here fulfils. A node that came all the same would never be one that its pods can use.

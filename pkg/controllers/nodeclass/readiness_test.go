@@ -175,6 +175,9 @@ func TestReadyNamesWhatIsWrongAndWhatToDo(t *testing.T) {
 		}, objects: []client.Object{aProfile(), h}, reason: v1beta1.ReasonSelectorError, says: "hostSelector"},
 		{name: "no host", objects: []client.Object{aProfile()}, reason: v1beta1.ReasonNoHosts, says: "namespace pool"},
 		{name: "no profile", objects: []client.Object{h}, reason: v1beta1.ReasonProfileNotFound, says: `"p1"`, hosts: 1, free: 1},
+		{name: "profile is being deleted", objects: []client.Object{h, aProfile(func(p *v1beta1.SSHJoinProfile) {
+			p.Finalizers, p.DeletionTimestamp = []string{v1beta1.InstalledFinalizer("default")}, new(metav1.NewTime(noon))
+		})}, reason: v1beta1.ReasonProfileDeleting, says: "name another one in spec.joinProfileRef", hosts: 1, free: 1},
 		{name: "profile does not parse", objects: []client.Object{h, aProfile(script(func(s *v1beta1.Scripts) { s.Join = "{{ .Nope" }))},
 			reason: v1beta1.ReasonProfileInvalid, says: "scripts.join", hosts: 1, free: 1},
 		{name: "leave uses what a leave is not told (section 2 #31)", objects: []client.Object{h, aProfile(script(func(s *v1beta1.Scripts) { s.Leave = "echo {{ .Vars.zone }}" }))},

@@ -38,7 +38,7 @@ func (c *Controller) watch(b *builder.Builder) *builder.Builder {
 			c.Inventory.Subscribe(func(was, is *v1beta1.SSHHost) { c.hostChanged(q, was, is) })
 			return nil
 		})).
-		Watches(&v1beta1.SSHJoinProfile{}, handler.EnqueueRequestsFromMapFunc(c.ofProfile), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1beta1.SSHJoinProfile{}, handler.EnqueueRequestsFromMapFunc(c.ofProfile), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, finalizersChanged))).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.ofSecret)).
 		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClaim), builder.WithPredicates(gone)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.ofNode), builder.WithPredicates(gone))
