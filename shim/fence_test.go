@@ -119,7 +119,7 @@ func TestProbesNeedNoSignature(t *testing.T) {
 	inEveryShell(t, func(t *testing.T, m *machine) {
 		_ = os.Remove(m.path("etc/allowed_signers"))
 		old := m.send(envelope{version: "1", phase: "probe"}.text())
-		if fields := strings.Fields(old.stdout); old.code != 0 || len(fields) < 3 || len(fields) > 4 {
+		if fields := strings.Fields(old.stdout); old.code != 0 || len(fields) < 4 || len(fields) > 5 || fields[len(fields)-1] != "kpssh.shim=2" {
 			t.Errorf("version 1: %+v", old)
 		}
 		// What a probe is sent besides is not run.

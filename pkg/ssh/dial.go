@@ -70,6 +70,8 @@ type Dialer struct {
 	// types remembers the type of each recognised key by its fingerprint (string → string), to find it with one handshake from the
 	// second time on.
 	types sync.Map
+	// shims remembers whose shims speak version 2 of the envelope (string → int), so that neither probe nor join has to ask.
+	shims sync.Map
 }
 
 func (d *Dialer) clock() clock.WithTickerAndDelayedExecution {

@@ -12,8 +12,12 @@ const endGrace = 2 * time.Second
 
 // follow waits until the run is over: both streams' last markers, or a failure.
 func (r *run) follow(ctx context.Context) error {
-	r.stage = StageFirstByte
-	r.within(r.limits.FirstByte)
+	if r.errand.shim == 1 {
+		r.within(r.script.Timeout + r.limits.Lock + r.limits.Grace)
+	} else {
+		r.stage = StageFirstByte
+		r.within(r.limits.FirstByte)
+	}
 	defer func() { r.limit.Stop() }()
 	alive := r.conn.clock.NewTicker(r.conn.dialer.keepalive() / 2)
 	defer alive.Stop()
@@ -68,7 +72,7 @@ func (r *run) take(ctx context.Context, e event) (over bool, err error) {
 			r.within(endGrace)
 		}
 		return false, nil
-	case r.end != "": // closed
+	case r.end != "", r.answered(): // closed
 		return true, nil
 	case r.stopping:
 		return false, stopped(ctx, r.conn.target, r.stage, "RunTimeout")
@@ -104,7 +108,7 @@ func (r *run) marked(mark string) (over bool, err error) {
 // expired decides what it means that nothing came in time.
 func (r *run) expired(ctx context.Context) (over bool, err error) {
 	switch {
-	case r.end != "":
+	case r.end != "", r.answered():
 		return true, nil
 	case r.stopping:
 		return false, stopped(ctx, r.conn.target, r.stage, "RunTimeout")
@@ -114,3 +118,6 @@ func (r *run) expired(ctx context.Context) (over bool, err error) {
 		return false, r.late(r.stage)
 	}
 }
+
+// answered tells whether a shim of version 1 has ended: its exit status is its last word.
+func (r *run) answered() bool { return r.errand.shim == 1 && r.status != nil }

@@ -26,6 +26,9 @@ func isLast(mark string) bool {
 // judge turns a run's last marker into its error.
 func (r *run) judge(ctx context.Context, end string, result Result) (Result, error) {
 	at, phase := r.conn.target, r.script.Phase
+	if r.answered() {
+		return r.judgeStatus(*r.status, result)
+	}
 	word, rest, _ := strings.Cut(end, " ")
 	switch word + " " {
 	case markExit:
@@ -101,6 +104,8 @@ func (r *run) broken(stage Stage) error {
 	switch {
 	case r.status == nil:
 		return r.conn.lost(stage)
+	case r.errand.shim > 0 && !r.begun:
+		return r.shimFault(*r.status)
 	case r.begun:
 		return fault.New(fault.Host, "ScriptFailed", nil,
 			"%s script on %s: the shell around it was killed (SSH exit status %d): look for the kernel's out-of-memory killer", r.script.Phase, at, *r.status)
@@ -132,7 +137,7 @@ var (
 
 // sudoFault tells why sudo -n refused. The launcher asks for English; a sudo that answers in another language mostly wants a password.
 func (r *run) sudoFault() error {
-	at, said := r.conn.target, r.stderr.noise()
+	at, said := r.conn.target, r.heard()
 	user := at.user()
 	switch {
 	case noCommand.MatchString(said):
@@ -149,9 +154,17 @@ func (r *run) sudoFault() error {
 	}
 }
 
+// heard is what the machine said on stderr before the script; where nothing tells them apart, with it.
+func (r *run) heard() string {
+	if r.plain != "" {
+		return r.plain
+	}
+	return r.stderr.noise()
+}
+
 // said quotes what the machine said before the script, stderr first.
 func (r *run) said() string {
-	text := r.stderr.noise()
+	text := r.heard()
 	if text == "" {
 		text = r.stdout.noise()
 	}

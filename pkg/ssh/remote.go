@@ -51,6 +51,8 @@ type errand struct {
 	nonce   string
 	command string
 	payload string
+	// shim is the version of the envelope that payload is; 0 for a script that goes to a shell.
+	shim int
 }
 
 // prefix of marker lines in the errand's streams.
@@ -80,7 +82,7 @@ func prepare(s Script, user string, lockWait, silence time.Duration) (errand, er
 	for _, v := range [][2]string{
 		{"k_nonce", nonce}, {"k_token", token}, {"k_phase", s.Phase},
 		{"k_limit", hundredths(s.Timeout)}, {"k_silence", hundredths(silence)},
-		{"k_wait", strconv.Itoa(int(max(lockWait.Round(time.Second), time.Second) / time.Second))},
+		{"k_wait", seconds(lockWait)},
 		{"k_cluster", owner.Cluster}, {"k_instance", owner.Instance}, {"k_host", owner.Host}, {"k_claim_uid", owner.Claim},
 		{"k_epoch", strconv.FormatInt(owner.Epoch, 10)}, {"k_takeover", strings.TrimSpace(owner.TakeOver)},
 		{"k_env", env.String()}, {"k_body", s.Body},
@@ -105,6 +107,11 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 func hundredths(d time.Duration) string {
 	return strconv.FormatInt(max(int64(d/(10*time.Millisecond)), 1), 10)
+}
+
+// seconds is whole seconds, one at least.
+func seconds(d time.Duration) string {
+	return strconv.Itoa(int(max(d.Round(time.Second), time.Second) / time.Second))
 }
 
 func randomHex() (string, error) {

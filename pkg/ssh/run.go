@@ -15,8 +15,10 @@ import (
 // Result is what a script left behind. It is filled as far as it is known, also beside an error.
 type Result struct {
 	Stdout, Stderr Output
-	// ExitCode of the script; -1 when it did not end by itself.
+	// ExitCode of the script; -1 when it did not end by itself, or a shim of version 1 does not tell.
 	ExitCode int
+	// Shim is the version of the envelope that the machine's shim was spoken to with, 1 or 2; 0 where there was none.
+	Shim int
 }
 
 // Option changes how Run keeps output.
@@ -25,6 +27,8 @@ type Option func(*options)
 type options struct {
 	redact     func(io.Writer) io.WriteCloser
 	head, tail int
+	// whole takes everything for the script's output: there are no markers.
+	whole bool
 }
 
 // Redact puts a filter into each output stream, before anything is dropped or kept. It is called once per stream.
@@ -41,7 +45,8 @@ func KeepOutput(head, tail int) Option {
 // and has said so, or Timeouts.Stop has passed; a deadline of ctx is Network/RunTimeout. Faults besides:
 // Configuration/ScriptInvalid; Network/ConnectionLost, ChannelOpenTimeout, FirstByteTimeout, RunTimeout; Host/ChannelRefused,
 // ShellUnusable, SudoMissing, SudoPasswordRequired, SudoRequiresTTY, SudoDenied, ScriptFailed, ScriptTimeout, HostBusy,
-// HostOwnedElsewhere (*OwnedElsewhere), StateUnusable; Cluster/StaleEpoch (*StaleEpoch).
+// HostOwnedElsewhere (*OwnedElsewhere), StateUnusable; Cluster/StaleEpoch (*StaleEpoch). For scripts with Verified: those of verified.Judge and
+// verified.Envelope.
 //
 // Whatever Run returns, and also when this process or the network is gone, the machine lets no process of an unfinished phase live
 // longer than its timeout or three keepalive intervals, whichever is shorter. Processes that a script which ended by itself left
@@ -51,11 +56,23 @@ func (c *Conn) Run(ctx context.Context, s Script, opts ...Option) (Result, error
 	if err := s.Validate(); err != nil {
 		return none, err
 	}
-	limits := c.dialer.Timeouts.withDefaults()
-	e, err := prepare(s, c.target.user(), limits.Lock, keepaliveMisses*c.dialer.keepalive())
+	if s.Verified != nil {
+		return c.runVerified(ctx, s, opts)
+	}
+	e, err := prepare(s, c.target.user(), c.dialer.Timeouts.withDefaults().Lock, c.silence())
 	if err != nil {
 		return none, err
 	}
+	return c.send(ctx, s, e, opts)
+}
+
+// silence is how long the machine waits for a sign of life.
+func (c *Conn) silence() time.Duration { return keepaliveMisses * c.dialer.keepalive() }
+
+// send opens a channel for an errand and sees it through.
+func (c *Conn) send(ctx context.Context, s Script, e errand, opts []Option) (Result, error) {
+	none := Result{ExitCode: -1}
+	limits := c.dialer.Timeouts.withDefaults()
 	kept := options{head: defaultHead, tail: defaultTail}
 	for _, option := range opts {
 		option(&kept)
@@ -66,12 +83,16 @@ func (c *Conn) Run(ctx context.Context, s Script, opts ...Option) (Result, error
 	}
 	r := &run{conn: c, script: s, limits: limits, errand: e, channel: channel,
 		events: make(chan event), over: make(chan struct{}), toMachine: make(chan string, 4)}
+	if e.shim == 1 {
+		// Nothing tells the script's output from what comes before it.
+		r.stage, kept.whole = StageRun, true
+	}
 	r.stdout = newStream(e, kept, func(text string) { r.post(event{mark: text}) })
 	r.stderr = newStream(e, kept, func(text string) { r.post(event{errMark: text}) })
 	r.start(requests)
 	err = r.follow(ctx)
 	r.release()
-	result := Result{Stdout: r.stdout.finish(), Stderr: r.stderr.finish(), ExitCode: -1}
+	result := Result{Stdout: r.stdout.finish(), Stderr: r.stderr.finish(), ExitCode: -1, Shim: e.shim}
 	if err != nil {
 		return result, err
 	}
@@ -152,6 +173,7 @@ type run struct {
 	started     bool // the machine was told to go
 	stopping    bool // it was told to stop
 	status      *int
+	plain       string // the last words of a shim of version 1
 }
 
 func (r *run) post(e event) {
@@ -204,6 +226,10 @@ func (r *run) start(requests <-chan *gossh.Request) {
 		}
 		if _, err := io.WriteString(r.channel, r.errand.payload); err != nil {
 			return // the channel has ended, and its reader says so
+		}
+		if r.errand.shim == 1 {
+			_ = r.channel.CloseWrite() // the end of the input is the envelope's
+			return
 		}
 		for {
 			select {

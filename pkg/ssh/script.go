@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/verified"
 )
 
 // Script is one phase's work on the machine. Body runs in bash under `set -euo pipefail` with stdin at /dev/null and LANG=C; it
@@ -25,7 +26,23 @@ type Script struct {
 	Timeout time.Duration
 	// Owner makes the phase a mutating one: under the machine's lock, for this owner, at this epoch. Nil for a phase that only reads.
 	Owner *Owner
+	// Verified sends the phase to the machine's shim, which runs Body only if it was signed, and as it was signed. Nil: Body goes to a shell.
+	Verified *Verified
 }
+
+// Verified is what a shim needs beside the script. The phase probe is the shim's own: it needs no proof, and Body is not sent.
+type Verified struct {
+	// Command is the command line that starts the shim; empty means DefaultShim. A forced command on the machine takes its place.
+	Command string
+	// Proof shows that Body may run; see package verified.
+	Proof verified.Proof
+}
+
+// DefaultShim is where the shim is on a machine.
+const DefaultShim = "/opt/kpssh/kpssh-shim"
+
+// phaseProbe is the phase that shims carry out by themselves.
+const phaseProbe = "probe"
 
 // Owner is on whose behalf a machine is changed.
 type Owner struct {
@@ -76,6 +93,14 @@ func (s Script) Validate() error {
 		}
 		if strings.ContainsRune(s.Env[name], 0) {
 			return invalid("the value of %s contains a NUL byte", name)
+		}
+	}
+	if v := s.Verified; v != nil && s.Phase != phaseProbe {
+		if v.Proof.Signature == "" && (v.Proof.Manifest == "" || v.Proof.ManifestSignature == "") {
+			return invalid("it is for a machine in Verified mode, and not signed")
+		}
+		if s.Owner == nil {
+			return invalid("it is for a machine in Verified mode, and has no owner")
 		}
 	}
 	if s.Owner == nil {

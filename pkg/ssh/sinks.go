@@ -29,6 +29,7 @@ func newStream(e errand, kept options, mark func(string)) *stream {
 		prefix: []byte(e.prefix()),
 		sink:   s.sink,
 		noise:  keeper{headCap: noiseCap, tailCap: noiseCap},
+		begun:  kept.whole,
 		mark: func(text string) bool {
 			mark(text)
 			return isLast(text)
