@@ -37,13 +37,12 @@ const (
 
 // Reasons of the faults that Target returns, besides those of ssh.ParseKey and ssh.ParsePins.
 const (
-	ReasonSecretNotFound      = "SSHKeySecretNotFound"
-	ReasonSecretInvalid       = "SSHKeySecretInvalid"
-	ReasonSecretUnreadable    = "SSHKeySecretUnreadable"
-	ReasonKnownHostInvalid    = "KnownHostInvalid"
-	ReasonHostCAInvalid       = "HostCAInvalid"
-	ReasonCertificateInvalid  = "CertificateInvalid"
-	ReasonExecModeUnsupported = "ExecModeUnsupported"
+	ReasonSecretNotFound     = "SSHKeySecretNotFound"
+	ReasonSecretInvalid      = "SSHKeySecretInvalid"
+	ReasonSecretUnreadable   = "SSHKeySecretUnreadable"
+	ReasonKnownHostInvalid   = "KnownHostInvalid"
+	ReasonHostCAInvalid      = "HostCAInvalid"
+	ReasonCertificateInvalid = "CertificateInvalid"
 )
 
 // Resolver resolves SSHHosts to Targets. It is safe for concurrent use.
@@ -78,11 +77,6 @@ func NewResolver(secrets client.Reader) *Resolver {
 // Target says how to reach a machine. Errors are *fault.Error: Configuration when a person must edit the host or its Secret, Cluster
 // when the Secret could not be read this time.
 func (r *Resolver) Target(ctx context.Context, host *v1beta1.SSHHost) (ssh.Target, error) {
-	if host.Spec.ExecMode == v1beta1.ExecModeVerified {
-		// Sending an unsigned script to a machine whose owner asked for signed ones would be a silent downgrade.
-		return ssh.Target{}, fault.New(fault.Configuration, ReasonExecModeUnsupported, nil,
-			"SSHHost %s asks for execMode Verified, which this version does not speak: use Raw, or keep the host in maintenance", host.Name)
-	}
 	target := ssh.Target{Address: host.Spec.Address, Port: int(host.Spec.Port), User: host.Spec.User}
 	secret, err := r.login(ctx, host, host.Spec.SSHKeySecretRef.Name, &target)
 	if err != nil {

@@ -79,9 +79,6 @@ func TestTargetFaultsNameTheObjectAndTheParty(t *testing.T) {
 			blame: fault.Configuration, reason: "KeyInvalid", says: "entry privateKey of Secret pool/login"},
 		{name: "encrypted, no passphrase", secret: secret(map[string][]byte{PrivateKeyEntry: encrypted}),
 			blame: fault.Configuration, reason: "PassphraseMissing", says: "passphrase"},
-		{name: "Verified is never downgraded to Raw", secret: secret(map[string][]byte{PrivateKeyEntry: good}),
-			edit:  func(h *v1beta1.SSHHost) { h.Spec.ExecMode = v1beta1.ExecModeVerified },
-			blame: fault.Configuration, reason: ReasonExecModeUnsupported, says: "Verified"},
 		{name: "Secret of another namespace is not looked for", secret: &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "login"}, Data: map[string][]byte{PrivateKeyEntry: good}},
 			blame: fault.Configuration, reason: ReasonSecretNotFound, says: "pool/login"},

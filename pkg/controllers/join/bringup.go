@@ -172,6 +172,12 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 			return nil, err
 		}
 	}
+	// The leave's too: what joined must be able to leave.
+	for _, phase := range profile.Phases {
+		if _, err := c.verified(h, p.revision, phase); err != nil {
+			return nil, err
+		}
+	}
 	return p, nil
 }
 
@@ -200,7 +206,7 @@ func (c *Controller) install(ctx context.Context, conn ssh.Session, h *v1beta1.S
 		return err
 	}
 	c.event(h, corev1.EventTypeNormal, "Installing", "running install of %s for NodeClaim %s", p.revision.Marker(), h.Status.ClaimRef.Name)
-	return c.run(ctx, conn, h, profile.Install, rendered, p.inputs.Redactor())
+	return c.run(ctx, conn, h, p.revision, profile.Install, rendered, p.inputs.Redactor())
 }
 
 func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, p *plan, attempt int32) error {
@@ -224,7 +230,7 @@ func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.
 		return err
 	}
 	c.event(h, corev1.EventTypeNormal, "Joining", "running join of %s for NodeClaim %s", p.revision.Marker(), h.Status.ClaimRef.Name)
-	if err := c.run(ctx, conn, h, profile.Join, rendered, p.inputs.Redactor()); err != nil {
+	if err := c.run(ctx, conn, h, p.revision, profile.Join, rendered, p.inputs.Redactor()); err != nil {
 		return err
 	}
 	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) { host.MarkJoined(h, h.StaticProviderID(), now) }); err != nil {

@@ -86,6 +86,9 @@ func (c *Controller) runLeave(ctx context.Context, h *v1beta1.SSHHost, attempt i
 	if err != nil {
 		return err
 	}
+	if _, err := c.verified(h, revision, profile.Leave); err != nil {
+		return err
+	}
 	conn, err := c.dial(ctx, h, "leave")
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func (c *Controller) runLeave(ctx context.Context, h *v1beta1.SSHHost, attempt i
 		return err
 	}
 	c.event(h, corev1.EventTypeNormal, "Leaving", "running leave of %s", revision.Marker())
-	if err := c.run(ctx, conn, h, profile.Leave, rendered, profile.NewRedactor()); err != nil {
+	if err := c.run(ctx, conn, h, revision, profile.Leave, rendered, profile.NewRedactor()); err != nil {
 		return err
 	}
 	return c.left(ctx, h)

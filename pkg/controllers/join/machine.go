@@ -9,6 +9,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/verified"
 )
 
 // dial opens the one connection of an operation.
@@ -41,11 +42,33 @@ func countFailure(operation string, f *fault.Error) {
 	metrics.OperationFailures.WithLabelValues(operation, string(f.Blame), f.Reason).Inc()
 }
 
+// verified is what the shim of a host in Verified mode needs to run a phase; nil for other hosts. A script that the host's signers have not signed
+// is the configuration's fault, found out before the machine is asked; it is never sent as it would be in Raw mode.
+func (c *Controller) verified(h *v1beta1.SSHHost, revision profile.Revision, phase profile.Phase) (*ssh.Verified, error) {
+	if h.Spec.ExecMode != v1beta1.ExecModeVerified {
+		return nil, nil //nolint:nilnil // nothing is needed
+	}
+	signers, err := verified.ParseSigners(h.Spec.TrustedSigners)
+	if err != nil {
+		return nil, hostOnly{err}
+	}
+	proof, err := verified.CheckScript(revision.Profile, &revision.Spec, string(phase), signers, c.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	return &ssh.Verified{Command: h.Spec.ShimCommand, Proof: proof}, nil
+}
+
 // run runs one phase's script on a machine, fenced by the owner file, its output redacted before anything is cut off.
-func (c *Controller) run(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
+func (c *Controller) run(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHost, revision profile.Revision, phase profile.Phase, rendered profile.Rendered, redactor *profile.Redactor) error {
+	proof, err := c.verified(h, revision, phase)
+	if err != nil {
+		return err
+	}
 	started := c.Clock.Now()
 	result, err := conn.Run(ctx, ssh.Script{
-		Phase: string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,
+		Verified: proof,
+		Phase:    string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,
 		Owner: &ssh.Owner{
 			Cluster: c.ClusterUID, Instance: c.Instance, Host: string(h.UID), Claim: string(claimUID(h)), Epoch: c.recorded(h).Status.ClaimEpoch,
 			TakeOver: h.Annotations[v1beta1.TakeOverAnnotation],

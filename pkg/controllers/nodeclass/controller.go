@@ -126,7 +126,7 @@ func (c *Controller) ready(ctx context.Context, class *v1beta1.SSHNodeClass) (re
 	if err := c.write(ctx, class, finding); err != nil {
 		return reconcile.Result{}, err
 	}
-	if finding.reason == v1beta1.ReasonClusterUnknown {
+	if finding.reason == v1beta1.ReasonClusterUnknown || finding.passing {
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	}
 	return reconcile.Result{}, nil

@@ -28,6 +28,8 @@ type finding struct {
 	// hosts that the class selects, and how many of them can be claimed.
 	hosts, free int32
 	rollout     rollout
+	// passing: time alone may change the finding.
+	passing bool
 }
 
 // tell puts the finding into the Ready condition and reports whether that changed it.
@@ -82,6 +84,12 @@ func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (
 		found.message = fmt.Sprintf("%d of %d hosts are not offered: %s", len(refused), len(hosts), refused[0].Message)
 		if len(refused) == len(hosts) {
 			found.reason = v1beta1.ReasonNoHosts
+		}
+	}
+	if found.reason == "" {
+		reason, message, verifies := unproven(around.profile, hosts, c.Clock.Now())
+		if found.passing = verifies; message != "" {
+			found.reason, found.message = reason, message
 		}
 	}
 	return found, nil

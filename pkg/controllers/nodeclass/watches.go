@@ -3,6 +3,7 @@ package nodeclass
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,9 +67,13 @@ func (c *Controller) hostChanged(q queue, was, is *v1beta1.SSHHost) {
 	}
 }
 
-// counts tells whether a host's change changes how many hosts, free hosts, or nodes of which version some class has.
+// counts tells whether a host's change changes how many hosts, free hosts, or nodes of which version some class has, or which scripts may run on
+// them.
 func counts(was, is *v1beta1.SSHHost) bool {
 	if was == nil || is == nil || was.UID != is.UID || !maps.Equal(was.Labels, is.Labels) {
+		return true
+	}
+	if was.Spec.ExecMode != is.Spec.ExecMode || !slices.Equal(was.Spec.TrustedSigners, is.Spec.TrustedSigners) {
 		return true
 	}
 	wasFree, _ := host.Claimable(was)

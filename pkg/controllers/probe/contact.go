@@ -39,19 +39,29 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 	metrics.Handshakes.WithLabelValues("probe", "success").Inc()
 
 	began := c.Clock.Now()
-	result, err := conn.Run(ctx, ssh.Script{
+	asking := ssh.Script{
 		Phase: "probe", Body: script, Timeout: c.Timeout,
 		Env: map[string]string{unitsVariable: strings.Join(c.KubeletUnits, " ")},
-	})
+	}
+	if h.Spec.ExecMode == v1beta1.ExecModeVerified {
+		asking.Verified = &ssh.Verified{Command: h.Spec.ShimCommand} // the shim's own probe, which needs no signature
+	}
+	result, err := conn.Run(ctx, asking)
 	if err != nil {
 		return observation{err: asked(ctx, err)}
 	}
 	o := observation{fingerprint: conn.HostKeyFingerprint()}
-	if o.facts, err = parseFacts(result.Stdout.String(), c.KubeletUnits); err != nil {
+	parse := parseFacts
+	if result.Shim == 1 {
+		parse = parseOldFacts
+	}
+	if o.facts, err = parse(result.Stdout.String(), c.KubeletUnits); err != nil {
 		o.err = fault.New(fault.Host, v1beta1.ReasonProbeFailed, err, "the probe's answer makes no sense; see what the login shell of the machine prints")
 		return o
 	}
-	o.skew = skew(o.facts.clock, began, c.Clock.Now())
+	if !o.facts.clock.IsZero() {
+		o.skew = skew(o.facts.clock, began, c.Clock.Now())
+	}
 	if err := c.lookUp(ctx, h, &o); err != nil {
 		o.err = fault.New(fault.Cluster, "NodeLookupFailed", err, "looking up the Node of SSHHost %s", h.Name)
 	}

@@ -26,7 +26,7 @@ type facts struct {
 	memory resource.Quantity
 	// arch as Kubernetes spells it.
 	arch string
-	// clock is the machine's, in whole seconds.
+	// clock is the machine's, in whole seconds; zero if it was not told.
 	clock time.Time
 	// boot changes with every boot; empty where the kernel does not tell.
 	boot string
@@ -118,11 +118,46 @@ func parseFacts(stdout string, units []string) (facts, error) {
 	if name, known := architectures[f.arch]; known {
 		f.arch = name
 	}
+	if _, told := read["shim"]; told {
+		read.number("shim", 2, 1<<10) // the version that a shim speaks; the transport knows
+	}
 	for index, name := range units {
 		state := statePattern.FindStringSubmatch(read.text(fmt.Sprintf("unit.%d", index), statePattern))
 		if state != nil {
 			f.units = append(f.units, unit{name: name, active: state[1], file: state[2]})
 		}
+	}
+	return f, read.err()
+}
+
+// kubeletUnit is the unit that shims of the existing provider look at.
+const kubeletUnit = "kubelet.service"
+
+// parseOldFacts reads what a shim of the existing provider tells: the CPU count, the memory in kB, the machine's name, and whether the kubelet is
+// active, as words. It tells neither clock nor boot, owner or what is enabled.
+func parseOldFacts(stdout string, units []string) (facts, error) {
+	words := strings.Fields(stdout)
+	if len(words) < 3 {
+		return facts{}, fmt.Errorf("the shim told %d facts, and there are three at least", len(words))
+	}
+	read := reader{"cpu": words[0], "memory": words[1], "arch": words[2]}
+	f := facts{
+		cpu:    *resource.NewQuantity(read.number("cpu", 1, 1<<20), resource.DecimalSI),
+		memory: *resource.NewQuantity(read.number("memory", 1, 1<<40)*1024, resource.BinarySI),
+		arch:   read.text("arch", archPattern),
+	}
+	if name, known := architectures[f.arch]; known {
+		f.arch = name
+	}
+	for _, name := range units {
+		u := unit{name: name, active: "absent"}
+		if name == kubeletUnit {
+			u.active = "inactive"
+			if len(words) > 3 && words[3] == "active" {
+				u.active = "active"
+			}
+		}
+		f.units = append(f.units, u)
 	}
 	return f, read.err()
 }
