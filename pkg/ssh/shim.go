@@ -77,7 +77,7 @@ func (c *Conn) shimKey(s Script) string {
 func (c *Conn) sendEnvelope(ctx context.Context, s Script, version int, opts []Option) (Result, error) {
 	none := Result{ExitCode: -1}
 	if version == shimOld && s.Phase != phaseProbe && s.Verified.Proof.Manifest != "" {
-		return none, fault.New(fault.Configuration, verified.ReasonShimMismatch, nil,
+		return none, fault.New(fault.Configuration, verified.ReasonShimEnvelopeRejected, nil,
 			"%s on %s: the shim there cannot read manifests: install the shim of this release, or sign the script itself", s.Phase, c.target).BeforeMachine()
 	}
 	e, err := c.envelope(s, version)

@@ -152,12 +152,12 @@ func TestWhatTheShimRefusesIsNotTheMachinesFault(t *testing.T) {
 		reason string
 		words  string
 	}{
-		"rogue signer":      {proof: signedBy(t, newSigner(t), body), reason: verified.ReasonShimRefused, words: "signature rejected"},
-		"tampered":          {proof: signedBy(t, s.trusted, body+" "), reason: verified.ReasonShimRefused, words: "signature rejected"},
-		"expired manifest":  {proof: manifested(t, s.trusted, body, func(m *verified.Manifest) { m.Expires = time.Unix(1e9, 0) }), reason: verified.ReasonShimRefused, words: "p@1 has expired"},
-		"wrong phase":       {proof: manifested(t, s.trusted, body, func(m *verified.Manifest) { m.Phase = "leave" }), reason: verified.ReasonShimRefused, words: "is for leave"},
-		"replayed manifest": {proof: manifested(t, s.trusted, body+" ", nil), reason: verified.ReasonShimRefused, words: "another script"},
-		"unknown phase":     {proof: signedBy(t, s.trusted, body), phase: "reboot", reason: verified.ReasonShimMismatch, words: "reboot"},
+		"rogue signer":      {proof: signedBy(t, newSigner(t), body), reason: verified.ReasonShimSignatureRejected, words: "signature rejected"},
+		"tampered":          {proof: signedBy(t, s.trusted, body+" "), reason: verified.ReasonShimSignatureRejected, words: "signature rejected"},
+		"expired manifest":  {proof: manifested(t, s.trusted, body, func(m *verified.Manifest) { m.Expires = time.Unix(1e9, 0) }), reason: verified.ReasonShimSignatureRejected, words: "p@1 has expired"},
+		"wrong phase":       {proof: manifested(t, s.trusted, body, func(m *verified.Manifest) { m.Phase = "leave" }), reason: verified.ReasonShimSignatureRejected, words: "is for leave"},
+		"replayed manifest": {proof: manifested(t, s.trusted, body+" ", nil), reason: verified.ReasonShimSignatureRejected, words: "another script"},
+		"unknown phase":     {proof: signedBy(t, s.trusted, body), phase: "reboot", reason: verified.ReasonShimPhaseUnknown, words: "reboot"},
 	} {
 		script := s.script(body, tc.proof)
 		if tc.phase != "" {
@@ -178,7 +178,7 @@ func TestWhatTheShimRefusesIsNotTheMachinesFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Run(t.Context(), s.script(body, signedBy(t, s.trusted, body)))
-	wantFault(t, err, fault.Configuration, verified.ReasonShimRefused, "allowed_signers does not exist")
+	wantFault(t, err, fault.Configuration, verified.ReasonShimSignatureRejected, "allowed_signers does not exist")
 	missing := s.script(body, signedBy(t, s.trusted, body))
 	missing.Verified.Command = "/nonexistent/kpssh-shim"
 	_, err = c.Run(t.Context(), missing)
@@ -244,9 +244,9 @@ func TestOldShimsAreSpokenToInVersionOne(t *testing.T) {
 	_, err = c.Run(t.Context(), script)
 	wantFault(t, err, fault.Configuration, verified.ReasonValueMultiline, "install the present shim")
 	_, err = c.Run(t.Context(), s.script(body, manifested(t, s.trusted, body, nil)))
-	wantFault(t, err, fault.Configuration, verified.ReasonShimMismatch, "cannot read manifests")
+	wantFault(t, err, fault.Configuration, verified.ReasonShimEnvelopeRejected, "cannot read manifests")
 	_, err = c.Run(t.Context(), s.script(body, signedBy(t, newSigner(t), body)))
-	wantFault(t, err, fault.Configuration, verified.ReasonShimRefused)
+	wantFault(t, err, fault.Configuration, verified.ReasonShimSignatureRejected)
 	if s.ran() {
 		t.Error("it ran")
 	}

@@ -126,7 +126,7 @@ func TestUnprovenScriptsTouchNoMachine(t *testing.T) {
 			rogue, _ := gossh.NewSignerFromKey(private)
 			l.signProfile(rogue, "", time.Time{})
 		}, verified.ReasonSignerUnknown},
-		"replayed manifest": {func(l *lab, trusted gossh.Signer) { l.signProfile(trusted, "0", time.Time{}) }, verified.ReasonManifestInvalid},
+		"replayed manifest": {func(l *lab, trusted gossh.Signer) { l.signProfile(trusted, "0", time.Time{}) }, verified.ReasonManifestMismatch},
 		"expired manifest":  {func(l *lab, trusted gossh.Signer) { l.signProfile(trusted, "1", start.Add(-time.Hour)) }, verified.ReasonManifestExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestMachineThatTrustsOthersIsNotParked(t *testing.T) {
 	l.claim("n")
 	l.settle("given up", func(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil })
 	h := l.host()
-	if h.Status.State != v1beta1.HostAvailable || !strings.Contains(l.eventText(), verified.ReasonShimRefused) {
+	if h.Status.State != v1beta1.HostAvailable || !strings.Contains(l.eventText(), verified.ReasonShimSignatureRejected) {
 		t.Errorf("status %+v", h.Status)
 	}
 	l.wantLog()

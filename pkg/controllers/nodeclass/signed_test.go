@@ -74,7 +74,7 @@ func TestReadinessChecksSignaturesOfVerifiedHosts(t *testing.T) {
 		"template": {func(p *v1beta1.SSHJoinProfile) { signed(trusted)(p); p.Spec.Scripts.Join = "echo {{ .NodeName }}" },
 			[]*v1beta1.SSHHost{asVerified(aHost("h1", true, nil))}, verified.ReasonScriptIsTemplate, false},
 		"manifests":                   {manifests("1", time.Time{}), []*v1beta1.SSHHost{asVerified(aHost("h1", true, nil))}, "", false},
-		"replayed manifests":          {manifests("0", time.Time{}), []*v1beta1.SSHHost{asVerified(aHost("h1", true, nil))}, verified.ReasonManifestInvalid, false},
+		"replayed manifests":          {manifests("0", time.Time{}), []*v1beta1.SSHHost{asVerified(aHost("h1", true, nil))}, verified.ReasonManifestMismatch, false},
 		"expired manifests":           {manifests("1", noon.Add(-time.Hour)), []*v1beta1.SSHHost{asVerified(aHost("h1", true, nil))}, verified.ReasonManifestExpired, false},
 		"signers that are none":       {signed(trusted), []*v1beta1.SSHHost{strange}, verified.ReasonSignersInvalid, false},
 		"some hosts would refuse":     {signed(trusted), []*v1beta1.SSHHost{asVerified(aHost("h1", true, nil)), strange}, "", true},
