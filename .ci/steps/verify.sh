@@ -67,10 +67,10 @@ lint() {
   bash -c "$GOLANGCI_LINT ./..."
 }
 
-# People without Linux run the demo, and nobody here would notice that it no longer compiles for them. Kubernetes takes too long to
+# People without Linux run the demo and the kubectl plugin, and nobody here would notice that it no longer compiles for them. Kubernetes takes too long to
 # compile twice: that every package has files for macOS has to do.
 for_macos() {
-  GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go vet ./cmd/controller ./test/demo/... ./test/lab/... &&
+  GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go vet ./cmd/... ./test/demo/... ./test/lab/... &&
     (cd test/lab/kubebin && GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go list -deps . >/dev/null)
 }
 
@@ -92,7 +92,7 @@ check "generated files of the charts" chart_files
 check "helm lint" helm_lint
 check "gofmt" formatted
 check "go vet of the tagged suites too" go vet -tags=e2e,bench ./...
-check "what the demo needs, for macOS (its first build takes minutes)" for_macos
+check "what the demo and the plugin need, for macOS (its first build takes minutes)" for_macos
 check "go mod tidy" tidy
 check "shellcheck" scripts
 check "workflows" go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12

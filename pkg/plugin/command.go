@@ -3,31 +3,38 @@ package plugin
 
 import (
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// streams are a command's.
-type streams struct {
+// surroundings are what the commands know of the world, so that tests can give them another one.
+type surroundings struct {
 	in       io.Reader
 	out, err io.Writer
-	// now is the time that expiries count from.
-	now func() time.Time
+	now      func() time.Time
+	env      func(string) string
+	// ask asks a person for something that must not be seen.
+	ask func(prompt string) ([]byte, error)
 }
 
 // Command is the plugin's command line.
 func Command(in io.Reader, out, errOut io.Writer) *cobra.Command {
-	s := streams{in: in, out: out, err: errOut, now: time.Now}
+	return command(surroundings{in: in, out: out, err: errOut, now: time.Now, env: os.Getenv, ask: askOnTerminal})
+}
+
+func command(s surroundings) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kubectl-kpssh",
-		Short:         "Work with karpenter-provider-ssh.",
+		Short:         "Work with machines that join the cluster over SSH",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl kpssh"},
 	}
-	root.SetOut(out)
-	root.SetErr(errOut)
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
 	root.AddCommand(signCommand(s), verifyCommand(s))
 	return root
 }

@@ -4,154 +4,179 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-	kyaml "sigs.k8s.io/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
 
-// documents are a file's YAML documents, with their comments and their order.
-type documents []*yaml.Node
-
-// read reads a file, or standard input for "-".
-func (s streams) read(path string) (documents, error) {
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = io.ReadAll(s.in)
-	} else {
-		text, err = os.ReadFile(path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var docs documents
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for {
-		doc := &yaml.Node{}
-		switch err := decoder.Decode(doc); {
-		case errors.Is(err, io.EOF):
-			return docs, nil
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		docs = append(docs, doc)
-	}
-}
-
-// profiles are those documents that are SSHJoinProfiles, decoded, beside their nodes.
-func (d documents) profiles() ([]document, error) {
-	var found []document
-	for _, doc := range d {
-		if len(doc.Content) == 0 || text(doc.Content[0], "kind") != "SSHJoinProfile" || !strings.HasPrefix(text(doc.Content[0], "apiVersion"), v1beta1.Group+"/") {
-			continue
-		}
-		one, err := decode(doc.Content[0])
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, one)
-	}
-	if len(found) == 0 {
-		return nil, errors.New("there is no SSHJoinProfile in it")
-	}
-	return found, nil
-}
-
-// document is an SSHJoinProfile in a file.
+// document is one of a file's documents, with the separator before it. Joined, a file's documents are the file.
 type document struct {
-	node    *yaml.Node
+	text string
+	// profile is nil for all other kinds. Its version is set, as the API server sets it.
 	profile *v1beta1.SSHJoinProfile
 }
 
-func decode(node *yaml.Node) (document, error) {
-	encoded, err := yaml.Marshal(node)
-	if err != nil {
-		return document{}, err
+// parse splits a file into its documents. It is an error if none is an SSHJoinProfile.
+func parse(content []byte) ([]document, error) {
+	var all []document
+	found := false
+	for _, text := range split(string(content)) {
+		doc := document{text: text}
+		if err := doc.decode(); err != nil {
+			return nil, fmt.Errorf("document %d: %w", len(all)+1, err)
+		}
+		found = found || doc.profile != nil
+		all = append(all, doc)
 	}
-	profile := &v1beta1.SSHJoinProfile{}
-	if err := kyaml.UnmarshalStrict(encoded, profile); err != nil {
-		return document{}, fmt.Errorf("SSHJoinProfile %s: %w", text(node, "metadata", "name"), err)
+	if !found {
+		return nil, errors.New("there is no SSHJoinProfile in the file")
 	}
-	if profile.Name == "" {
-		return document{}, errors.New("an SSHJoinProfile has no metadata.name")
-	}
-	if profile.Spec.Version == "" {
-		profile.Spec.Version = "1" // the API server's default
-	}
-	return document{node: node, profile: profile}, nil
+	return all, nil
 }
 
-// set puts a text at a path of the document, in the form of a block.
-func (d document) set(value string, path ...string) {
-	node := d.node
-	for index, key := range path {
-		child := child(node, key)
-		if child == nil {
-			child = &yaml.Node{Kind: yaml.MappingNode}
-			node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, child)
+// split cuts before each line that begins a document. Nothing that is inside one can stand at the beginning of a line and look so.
+func split(text string) []string {
+	parts := []string{""}
+	for line := range strings.Lines(text) {
+		if rest, dashes := strings.CutPrefix(line, "---"); dashes && (rest == "" || strings.ContainsAny(rest[:1], " \t\r\n")) {
+			parts = append(parts, "")
 		}
-		if index == len(path)-1 {
-			*child = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: value}
-		}
-		node = child
+		parts[len(parts)-1] += line
 	}
+	return parts
 }
 
-// drop takes a path out of the document.
-func (d document) drop(path ...string) {
-	node := d.node
-	for index, key := range path {
-		if node == nil || node.Kind != yaml.MappingNode {
-			return
-		}
-		if index < len(path)-1 {
-			node = child(node, key)
-			continue
-		}
-		for at := 0; at+1 < len(node.Content); at += 2 {
-			if node.Content[at].Value == key {
-				node.Content = append(node.Content[:at], node.Content[at+2:]...)
-				return
-			}
-		}
+func (d *document) decode() error {
+	var kind struct{ APIVersion, Kind string }
+	if err := sigsyaml.Unmarshal([]byte(d.text), &kind); err != nil {
+		return err
 	}
-}
-
-// write writes documents as they were read, but for what was set.
-func (d documents) write(to io.Writer) error {
-	encoder := yaml.NewEncoder(to)
-	encoder.SetIndent(2)
-	for _, doc := range d {
-		if err := encoder.Encode(doc); err != nil {
-			return err
-		}
-	}
-	return encoder.Close()
-}
-
-func child(node *yaml.Node, key string) *yaml.Node {
-	if node == nil || node.Kind != yaml.MappingNode {
+	if kind.Kind != "SSHJoinProfile" || kind.APIVersion != v1beta1.GroupVersion.String() {
 		return nil
 	}
-	for at := 0; at+1 < len(node.Content); at += 2 {
-		if node.Content[at].Value == key {
-			return node.Content[at+1]
-		}
+	d.profile = &v1beta1.SSHJoinProfile{}
+	if err := sigsyaml.UnmarshalStrict([]byte(d.text), d.profile); err != nil {
+		return err
+	}
+	if d.profile.Name == "" {
+		return errors.New("the SSHJoinProfile has no name")
+	}
+	if d.profile.Spec.Version == "" {
+		d.profile.Spec.Version = "1"
 	}
 	return nil
 }
 
-func text(node *yaml.Node, path ...string) string {
-	for _, key := range path {
-		node = child(node, key)
+// set puts a text at a path of mappings, as a block of lines. The text ends with one newline. Everything else stays as it is, byte for byte.
+func (d *document) set(path []string, text string) error {
+	edited, err := setText(d.text, path, text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(path, "."), err)
 	}
-	if node == nil || node.Kind != yaml.ScalarNode {
-		return ""
+	d.text = edited
+	return nil
+}
+
+func setText(doc string, path []string, text string) (string, error) {
+	var root yaml.Node
+	if err := yaml.Unmarshal([]byte(doc), &root); err != nil {
+		return "", err
 	}
-	return node.Value
+	lines := slices.Collect(strings.Lines(doc))
+	if last := len(lines) - 1; !strings.HasSuffix(lines[last], "\n") {
+		lines[last] += "\n"
+	}
+	mapping, start, end := root.Content[0], 0, endOf(lines)
+	for depth, key := range path {
+		if mapping.Kind != yaml.MappingNode || mapping.Style&yaml.FlowStyle != 0 || len(mapping.Content) == 0 {
+			return "", errors.New("what is around it is not written in lines of its own (key: value), and only that can be edited")
+		}
+		indent := mapping.Content[0].Column - 1
+		var value *yaml.Node
+		value, start, end = entry(mapping, key, lines, end)
+		if depth == len(path)-1 || value == nil || value.Tag == "!!null" || value.Kind == yaml.MappingNode && len(value.Content) == 0 {
+			return strings.Join(slices.Concat(lines[:start], block(path[depth:], text, indent), lines[end:]), ""), nil
+		}
+		mapping = value
+	}
+	return "", errors.New("no path")
+}
+
+// entry finds a key's value in a mapping that ends before line end, and the lines that it takes. Without the key, they are none, at the mapping's end.
+func entry(mapping *yaml.Node, key string, lines []string, end int) (value *yaml.Node, from, to int) {
+	indent := mapping.Content[0].Column - 1
+	end = trim(lines, end, indent)
+	for at := 0; at < len(mapping.Content); at += 2 {
+		if mapping.Content[at].Value != key {
+			continue
+		}
+		if at+2 < len(mapping.Content) {
+			end = trim(lines, mapping.Content[at+2].Line-1, indent)
+		}
+		return mapping.Content[at+1], mapping.Content[at].Line - 1, end
+	}
+	return nil, end, end
+}
+
+// endOf is the line after a document's last; a document may end with a line of three dots.
+func endOf(lines []string) int {
+	for index, line := range lines {
+		if strings.TrimRight(line, " \t\r\n") == "..." {
+			return index
+		}
+	}
+	return len(lines)
+}
+
+// trim takes from a mapping's end what does not belong to its last value: empty lines, and comments that are not deeper than the mapping's keys. Deeper
+// ones may be a script's.
+func trim(lines []string, end, indent int) int {
+	for ; end > 0; end-- {
+		bare := strings.TrimLeft(lines[end-1], " ")
+		if strings.TrimSpace(bare) != "" && (!strings.HasPrefix(bare, "#") || len(lines[end-1])-len(bare) > indent) {
+			break
+		}
+	}
+	return end
+}
+
+// block writes nested keys, and the text as the last one's value.
+func block(path []string, text string, indent int) []string {
+	var lines []string
+	for depth, key := range path {
+		lines = append(lines, strings.Repeat(" ", indent+2*depth)+key+":\n")
+	}
+	lines[len(lines)-1] = strings.TrimSuffix(lines[len(lines)-1], "\n") + " |\n"
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Repeat(" ", indent+2*len(path))+line)
+	}
+	return lines
+}
+
+// sameBut tells whether two documents say the same, but for their signatures and manifests.
+func sameBut(a, b string) bool {
+	var both [2]map[string]any
+	for index, text := range []string{a, b} {
+		if err := sigsyaml.Unmarshal([]byte(text), &both[index]); err != nil {
+			return false
+		}
+		if spec, ok := both[index]["spec"].(map[string]any); ok {
+			delete(spec, "signatures")
+			delete(spec, "manifests")
+		}
+	}
+	return reflect.DeepEqual(both[0], both[1])
+}
+
+func join(documents []document) []byte {
+	var b bytes.Buffer
+	for _, doc := range documents {
+		b.WriteString(doc.text)
+	}
+	return b.Bytes()
 }

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,71 +13,72 @@ import (
 	"golang.org/x/term"
 )
 
-// passphraseVariable holds the passphrase of a key where there is no terminal to ask at.
-const passphraseVariable = "KPSSH_PASSPHRASE"
+const passphraseEnv = "KPSSH_PASSPHRASE" //nolint:gosec // a variable's name
 
-// signer reads a private key, or finds in the SSH agent the one of a public key (path ends in .pub).
-func (s streams) signer(ctx context.Context, path string) (ssh.Signer, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // the user names it
+// openKey gives the signer of a private key's file, or of a public key's file (*.pub) whose private half the ssh-agent has. close ends its connection
+// to the agent. No error holds key or passphrase.
+func (s surroundings) openKey(path string) (key ssh.Signer, closeKey func(), err error) {
+	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if strings.HasSuffix(path, ".pub") {
-		return fromAgent(ctx, path, content)
+		return s.agentKey(path, content)
 	}
-	key, err := ssh.ParsePrivateKey(content)
-	var locked *ssh.PassphraseMissingError
-	if !errors.As(err, &locked) {
-		if err != nil {
-			return nil, fmt.Errorf("%s holds no private key that can be read: %w", path, err)
-		}
-		return key, nil
+	key, err = ssh.ParsePrivateKey(content)
+	if missing := (*ssh.PassphraseMissingError)(nil); errors.As(err, &missing) {
+		key, err = s.unlock(path, content)
 	}
-	passphrase, err := s.passphrase(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("%s: no private key that can be used: %w (keys in security tokens sign through the ssh-agent: name their .pub file)", path, err)
 	}
-	if key, err = ssh.ParsePrivateKeyWithPassphrase(content, passphrase); err != nil {
-		return nil, fmt.Errorf("%s cannot be decrypted: the passphrase is wrong", path)
-	}
-	return key, nil
+	return key, func() {}, nil
 }
 
-func (s streams) passphrase(path string) ([]byte, error) {
-	if given, there := os.LookupEnv(passphraseVariable); there {
-		return []byte(given), nil
+func (s surroundings) unlock(path string, content []byte) (ssh.Signer, error) {
+	passphrase := []byte(s.env(passphraseEnv))
+	if len(passphrase) == 0 {
+		var err error
+		if passphrase, err = s.ask("Passphrase for " + path + ": "); err != nil {
+			return nil, err
+		}
 	}
-	terminal, ok := s.in.(*os.File)
-	if !ok || !term.IsTerminal(int(terminal.Fd())) {
-		return nil, fmt.Errorf("%s has a passphrase, and there is no terminal to ask for it: set %s, or name the .pub file of a key in the SSH agent", path, passphraseVariable)
-	}
-	fmt.Fprintf(s.err, "Passphrase of %s: ", path)
-	defer fmt.Fprintln(s.err)
-	return term.ReadPassword(int(terminal.Fd()))
+	return ssh.ParsePrivateKeyWithPassphrase(content, passphrase)
 }
 
-func fromAgent(ctx context.Context, path string, content []byte) (ssh.Signer, error) {
+func (s surroundings) agentKey(path string, content []byte) (ssh.Signer, func(), error) {
 	public, _, _, _, err := ssh.ParseAuthorizedKey(content)
 	if err != nil {
-		return nil, fmt.Errorf("%s holds no public key", path)
+		return nil, nil, fmt.Errorf("%s holds no public key", path)
 	}
-	socket := os.Getenv("SSH_AUTH_SOCK")
+	socket := s.env("SSH_AUTH_SOCK")
 	if socket == "" {
-		return nil, fmt.Errorf("%s is a public key, and no SSH agent runs (SSH_AUTH_SOCK) that could sign with its private one", path)
+		return nil, nil, fmt.Errorf("%s is a public key, and no ssh-agent runs that could have the private one (SSH_AUTH_SOCK is empty): name the private key", path)
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	conn, err := net.Dial("unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("reaching the SSH agent: %w", err)
+		return nil, nil, fmt.Errorf("the ssh-agent cannot be reached: %w", err)
 	}
-	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	signers, err := agent.NewClient(conn).Signers()
-	if err != nil {
-		return nil, fmt.Errorf("asking the SSH agent for its keys: %w", err)
-	}
-	for _, one := range signers {
-		if bytes.Equal(one.PublicKey().Marshal(), public.Marshal()) {
-			return one, nil
+	if err == nil {
+		for _, signer := range signers {
+			if bytes.Equal(signer.PublicKey().Marshal(), public.Marshal()) {
+				return signer, func() { _ = conn.Close() }, nil
+			}
 		}
+		err = fmt.Errorf("the ssh-agent does not have the key of %s: add it with ssh-add", path)
 	}
-	return nil, fmt.Errorf("the SSH agent does not have the key of %s (%s)", path, ssh.FingerprintSHA256(public))
+	return nil, nil, errors.Join(err, conn.Close())
+}
+
+// askOnTerminal reads a line from the terminal, which does not show it; standard input may be something else.
+func askOnTerminal(prompt string) ([]byte, error) {
+	terminal, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("it has a passphrase, and there is no terminal to ask for it: set %s", passphraseEnv)
+	}
+	defer func() { _ = terminal.Close() }()
+	_, _ = fmt.Fprint(terminal, prompt)
+	defer func() { _, _ = fmt.Fprintln(terminal) }()
+	return term.ReadPassword(int(terminal.Fd()))
 }

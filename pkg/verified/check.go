@@ -17,6 +17,21 @@ const (
 	ReasonScriptIsTemplate = "ScriptIsTemplate"
 )
 
+// Phases are those that have scripts, in the order of a machine's life.
+var Phases = []string{"install", "join", phaseLeave, "uninstall"}
+
+// Script is a phase's script in a profile; empty if it has none.
+func Script(spec *v1beta1.SSHJoinProfileSpec, phase string) string {
+	script, _, _ := parts(spec, phase)
+	return script
+}
+
+// HasManifest tells whether a phase has a manifest.
+func HasManifest(spec *v1beta1.SSHJoinProfileSpec, phase string) bool {
+	_, _, manifest := parts(spec, phase)
+	return manifest != nil
+}
+
 // Proof is what shows that a phase's script may run: a signature over the script, or a manifest and the signature over that.
 type Proof struct {
 	Signature                   string

@@ -46,7 +46,7 @@ type Envelope struct {
 var (
 	paramName = regexp.MustCompile(`^KPSSH_[A-Za-z0-9_]+$`)
 	fenceName = regexp.MustCompile(`^[a-z_]+$`)
-	phases    = []string{"probe", "install", "join", "leave", "uninstall"}
+	phases    = append([]string{"probe"}, Phases...)
 )
 
 // keys of the lines.
