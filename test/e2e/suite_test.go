@@ -47,7 +47,7 @@ func TestEndToEnd(t *testing.T) {
 // prepare builds everything while there is a network.
 func prepare() error {
 	ctx := context.Background()
-	if err := machine.Preflight(len(machineNames) + 2); err != nil {
+	if err := machine.Preflight(len(machineNames) + 3); err != nil {
 		return err
 	}
 	root, err := lab.Root()
