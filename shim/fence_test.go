@@ -97,13 +97,14 @@ func TestVersionTwoEndsWithItsClient(t *testing.T) {
 	if _, err := stdin.Write([]byte(wire)); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for said := false; m.read("work/up") == "" && time.Now().Before(deadline); {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for said, rounds := false, 0; m.read("work/up") == "" && rounds < 3000; rounds++ {
 		if !said && m.read("state/run") != "" {
 			_, _ = stdin.Write([]byte("go\n"))
 			said = true
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-tick.C
 	}
 	_ = stdin.Close()
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 10 {

@@ -51,9 +51,11 @@ func newShimmed(t *testing.T) *shimmed {
 	})
 	t.Cleanup(func() {
 		// The shim may be cleaning up after its client has gone.
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
 		left, err := os.ReadDir(filepath.Join(s.dir, "shim", "tmp"))
 		for round := 0; round < 100 && len(left) > 0; round++ {
-			time.Sleep(100 * time.Millisecond)
+			<-tick.C
 			left, err = os.ReadDir(filepath.Join(s.dir, "shim", "tmp"))
 		}
 		if err != nil || len(left) > 0 {

@@ -56,7 +56,14 @@ var _ = Describe("a verified machine, with the shim", Ordered, func() {
 		}
 	}, NodeTimeout(4*time.Minute))
 
-	AfterAll(func(ctx SpecContext) { Expect(m.PowerOff(ctx)).To(Succeed()) }, NodeTimeout(time.Minute))
+	AfterAll(func(ctx SpecContext) {
+		h, err := lives.hostNow(ctx, signedMachine)
+		Expect(err).NotTo(HaveOccurred())
+		for _, object := range []client.Object{nodePool(signedMachine), nodeClass(signedMachine, signedMachine), h} {
+			Expect(lives.client.Delete(ctx, object)).To(Succeed())
+		}
+		Expect(m.PowerOff(ctx)).To(Succeed())
+	}, NodeTimeout(time.Minute))
 
 	It("verified: joins and leaves by what is signed, with sudo for the shim alone", func(ctx SpecContext) {
 		lives.awaitHost(ctx, signedMachine, "available", available)

@@ -46,7 +46,7 @@ func countFailure(operation string, f *fault.Error) {
 // is the configuration's fault, found out before the machine is asked; it is never sent as it would be in Raw mode.
 func (c *Controller) verified(h *v1beta1.SSHHost, revision profile.Revision, phase profile.Phase) (*ssh.Verified, error) {
 	if h.Spec.ExecMode != v1beta1.ExecModeVerified {
-		return nil, nil //nolint:nilnil // nothing is needed
+		return nil, nil
 	}
 	signers, err := verified.ParseSigners(h.Spec.TrustedSigners)
 	if err != nil {
