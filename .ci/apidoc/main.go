@@ -18,7 +18,7 @@ import (
 const introduction = `# API reference
 
 Generated from the CRDs by ` + "`make generate`" + `. The same text is in the cluster: ` + "`kubectl explain sshhost.spec`" + `. Examples: [SSHHost](../examples/host.yaml),
-[SSHNodeClass](../examples/nodeclass.yaml), [SSHJoinProfile](../examples/profile-tls-bootstrap.yaml). What the objects are for: [concepts](concepts.md).
+[SSHNodeClass](../examples/nodeclass.yaml), [SSHJoinProfile](../examples/profiles/tls-bootstrap.yaml). What the objects are for: [concepts](concepts.md).
 
 A name in bold is required, once what it is in is there.
 `

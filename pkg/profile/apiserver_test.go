@@ -31,7 +31,7 @@ func TestRevisionsOnARealAPIServer(t *testing.T) {
 		*text += strings.Repeat(filler, 1000)
 		*text += strings.Repeat("x", 262144-len(*text))
 	}
-	shipped := examples(t)["profile-tls-bootstrap.yaml"]
+	shipped := examples(t)["tls-bootstrap"]
 	for _, want := range []Revision{RevisionOf(largest), RevisionOf(shipped)} {
 		if err := NewRevisions(api, api, poolNamespace).Ensure(t.Context(), want); err != nil {
 			t.Fatalf("keeping %s: %v", want.Name, err)

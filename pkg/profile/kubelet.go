@@ -7,7 +7,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
+
+// KubeletUnits are the systemd units, with their suffix, that run the kubelet of a profile. Never empty.
+func KubeletUnits(spec *v1beta1.SSHJoinProfileSpec) []string {
+	if len(spec.KubeletUnits) == 0 {
+		return []string{"kubelet.service"}
+	}
+	return spec.KubeletUnits
+}
 
 // KubeletLabels are those of labels that a kubelet may give its own Node. It refuses to start with any other label of a Kubernetes
 // domain, and the API server would refuse the Node; karpenter adds those labels when the Node has registered.

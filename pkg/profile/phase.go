@@ -18,6 +18,9 @@ const (
 	Leave   Phase = "leave"
 )
 
+// uninstall is not run by the controller, and so no phase; the linter reads it.
+const uninstall Phase = "uninstall"
+
 // Phases are all phases.
 var Phases = [...]Phase{Install, Join, Leave}
 
@@ -28,7 +31,7 @@ const (
 	DefaultLeaveTimeout   = 3 * time.Minute
 )
 
-// script is the text of a phase; empty for an unknown phase.
+// script is the text of a phase, or of uninstall; empty for an unknown phase.
 func script(spec *v1beta1.SSHJoinProfileSpec, phase Phase) string {
 	switch phase {
 	case Install:
@@ -37,6 +40,23 @@ func script(spec *v1beta1.SSHJoinProfileSpec, phase Phase) string {
 		return spec.Scripts.Join
 	case Leave:
 		return spec.Scripts.Leave
+	case uninstall:
+		return spec.Scripts.Uninstall
+	}
+	return ""
+}
+
+// signature over the text of a phase; empty without one.
+func signature(spec *v1beta1.SSHJoinProfileSpec, phase Phase) string {
+	switch phase {
+	case Install:
+		return spec.Signatures.Install
+	case Join:
+		return spec.Signatures.Join
+	case Leave:
+		return spec.Signatures.Leave
+	case uninstall:
+		return spec.Signatures.Uninstall
 	}
 	return ""
 }

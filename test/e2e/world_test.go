@@ -133,9 +133,9 @@ func (w *world) install(ctx context.Context) error {
 	return w.create(ctx, profile)
 }
 
-// shippedProfile is examples/profile-tls-bootstrap.yaml, to the letter.
+// shippedProfile is examples/profiles/tls-bootstrap.yaml, to the letter.
 func (w *world) shippedProfile() (*v1beta1.SSHJoinProfile, error) {
-	raw, err := os.ReadFile(filepath.Join(w.root, "examples", "profile-tls-bootstrap.yaml"))
+	raw, err := os.ReadFile(filepath.Join(w.root, "examples", "profiles", "tls-bootstrap.yaml"))
 	if err != nil {
 		return nil, err
 	}

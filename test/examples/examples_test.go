@@ -57,7 +57,11 @@ func TestManifestsAreAccepted(t *testing.T) {
 	if err != nil || len(coexistence) < 2 {
 		t.Fatalf("examples of coexistence: %v, %v", coexistence, err)
 	}
-	for _, file := range slices.Concat(shipped, coexistence, []string{"testdata/existing-provider.yaml"}) {
+	profiles, err := filepath.Glob("../../examples/profiles/*.yaml")
+	if err != nil || len(profiles) < 6 {
+		t.Fatalf("examples of profiles: %v, %v", profiles, err)
+	}
+	for _, file := range slices.Concat(shipped, profiles, coexistence, []string{"testdata/existing-provider.yaml"}) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			objects, err := decode(file)
 			if err != nil {
