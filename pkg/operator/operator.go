@@ -208,11 +208,12 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		return err
 	}
 	op.WithControllers(ctx, core...)
+	revisions := profile.NewRevisions(op.GetClient(), live, s.PoolNamespace)
 	holds := profile.NewHolds(op.GetClient(), live, s.PoolNamespace, s.Instance, op.Clock)
 	joins := join.NewController(join.Options{
 		Inventory: inventory, Client: op.GetClient(), Live: live,
 		Credentials: resolver, Dialer: dialer,
-		Revisions: profile.NewRevisions(op.GetClient(), live, s.PoolNamespace),
+		Revisions: revisions,
 		Holds:     holds,
 		Tokens:    bootstrap.NewTokens(op.GetClient(), s.Instance, op.Clock),
 		Discovery: discovery, Recorder: op.GetEventRecorder("kpssh-join"), Clock: op.Clock,
@@ -239,7 +240,8 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 		probe.NewController(probe.Options{
 			Inventory: inventory, Nodes: op.GetClient(), Live: live, Credentials: resolver, Dialer: dialer,
 			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,
-			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval, KubeletUnits: s.KubeletUnits,
+			ClusterUID: clusterUID, Instance: s.Instance, Concurrency: s.ProbeConcurrency, Interval: s.ProbeInterval,
+			KubeletUnits: s.KubeletUnits, Classes: op.GetClient(), Revisions: revisions,
 		}),
 		nodeclass.NewController(nodeclass.Options{
 			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,

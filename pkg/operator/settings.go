@@ -40,7 +40,8 @@ type Settings struct {
 	ProbeInterval time.Duration
 	// HealthProbePort (HEALTH_PROBE_PORT, 8081) is core's, which listens on it; this instance does while it waits to start.
 	HealthProbePort int
-	// KubeletUnits (KUBELET_UNITS, "kubelet") are the systemd units, separated by commas, that run a kubelet on the segment's machines.
+	// KubeletUnits (KUBELET_UNITS, "kubelet") are systemd units, separated by commas, that run a kubelet on the segment's machines, besides
+	// those that profiles name and those of well-known distributions.
 	KubeletUnits []string
 }
 

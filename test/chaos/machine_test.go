@@ -226,18 +226,26 @@ func (m *machine) register(k *kubelet) {
 func nobody(string) bool { return false }
 
 // facts is what the probe's script prints.
-func (m *machine) facts() string {
+func (m *machine) facts(units []string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	owner, unit := "", "inactive/disabled"
+	owner, state := "", "inactive/disabled"
 	if m.owner != nil {
 		owner = fmt.Sprintf("%s epoch=%d", m.owner, m.owner.Epoch)
 	}
 	if m.kubelet != nil {
-		unit = "active/enabled"
+		state = "active/enabled"
 	}
-	return fmt.Sprintf("kpssh.cpu=4\nkpssh.memory=8388608\nkpssh.arch=x86_64\nkpssh.time=%d\nkpssh.boot=1\nkpssh.owner=%s\nkpssh.unit.0=%s\n",
-		time.Now().Unix(), owner, unit)
+	said := fmt.Sprintf("kpssh.cpu=4\nkpssh.memory=8388608\nkpssh.arch=x86_64\nkpssh.time=%d\nkpssh.boot=1\nkpssh.owner=%s\n",
+		time.Now().Unix(), owner)
+	for index, unit := range units {
+		shown := "inactive/" // no such unit here
+		if unit == "kubelet" {
+			shown = state
+		}
+		said += fmt.Sprintf("kpssh.unit.%d=%s\n", index, shown)
+	}
+	return said
 }
 
 // power turns the machine off or on. A kubelet that is enabled starts with it and registers again.
@@ -292,7 +300,7 @@ func (l *line) Run(ctx context.Context, s ssh.Script, _ ...ssh.Option) (ssh.Resu
 		if !l.m.hears(l.p) {
 			return none, lost()
 		}
-		return ssh.Result{Stdout: ssh.NewOutput(l.m.facts())}, nil
+		return ssh.Result{Stdout: ssh.NewOutput(l.m.facts(strings.Fields(s.Env["KPSSH_KUBELET_UNITS"])))}, nil
 	}
 	type outcome struct {
 		code int

@@ -23,6 +23,10 @@ const unitsVariable = "KPSSH_KUBELET_UNITS"
 func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observation {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
+	units, unknown := c.unitsOf(ctx, h)
+	if unknown != nil {
+		return observation{err: unknown}
+	}
 	target, err := c.Credentials.Target(ctx, h)
 	if err != nil {
 		countDial(fault.Of(err))
@@ -41,7 +45,7 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 	began := c.Clock.Now()
 	asking := ssh.Script{
 		Phase: "probe", Body: script, Timeout: c.Timeout,
-		Env: map[string]string{unitsVariable: strings.Join(c.KubeletUnits, " ")},
+		Env: map[string]string{unitsVariable: strings.Join(units, " ")},
 	}
 	if h.Spec.ExecMode == v1beta1.ExecModeVerified {
 		asking.Verified = &ssh.Verified{Command: h.Spec.ShimCommand} // the shim's own probe, which needs no signature
@@ -55,7 +59,7 @@ func (c *Controller) overSSH(ctx context.Context, h *v1beta1.SSHHost) observatio
 	if result.Shim == 1 {
 		parse = parseOldFacts
 	}
-	if o.facts, err = parse(result.Stdout.String(), c.KubeletUnits); err != nil {
+	if o.facts, err = parse(result.Stdout.String(), units); err != nil {
 		o.err = fault.New(fault.Host, v1beta1.ReasonProbeFailed, err, "the probe's answer makes no sense; see what the login shell of the machine prints")
 		return o
 	}

@@ -24,10 +24,11 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/maintenance"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
-// Options are what a Controller works with. Zero values of Concurrency, Interval, Timeout, KubeletUnits and Random take the default.
+// Options are what a Controller works with. Zero values of Concurrency, Interval, Timeout and Random take the default.
 type Options struct {
 	Inventory   *host.Inventory
 	Credentials *credentials.Resolver
@@ -45,8 +46,12 @@ type Options struct {
 	Interval time.Duration
 	// Timeout of one probe, from dialling to the last byte. Default: 30s
 	Timeout time.Duration
-	// KubeletUnits are the systemd units that run a kubelet. Default: kubelet
+	// KubeletUnits are systemd units that run a kubelet on some machine, besides the well-known ones and those that profiles name.
 	KubeletUnits []string
+	// Classes reads own classes, and profiles, from a cache; Revisions has what is installed on machines. The units that profiles name
+	// come from there; without them, from the settings only.
+	Classes   client.Reader
+	Revisions *profile.Revisions
 	// Random gives numbers in [0,1) for the jitter. Default: math/rand/v2
 	Random func() float64
 }
@@ -79,9 +84,6 @@ func NewController(o Options) *Controller {
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 30 * time.Second
-	}
-	if len(o.KubeletUnits) == 0 {
-		o.KubeletUnits = []string{"kubelet"}
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
