@@ -244,7 +244,8 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 			KubeletUnits: s.KubeletUnits, Classes: op.GetClient(), Revisions: revisions,
 		}),
 		nodeclass.NewController(nodeclass.Options{
-			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery, Clock: op.Clock,
+			Inventory: inventory, Client: op.GetClient(), Live: live, Instance: s.Instance, Mine: classes.Mine, Discovery: discovery,
+			Recorder: op.GetEventRecorder("kpssh-nodeclass"), Clock: op.Clock,
 		}),
 		joinprofile.NewController(joinprofile.Options{
 			Inventory: inventory, Client: op.GetClient(), Holds: holds, Recorder: op.GetEventRecorder("kpssh-joinprofile"), Clock: op.Clock,

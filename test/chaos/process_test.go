@@ -187,6 +187,7 @@ func (p *process) run() {
 		return r.RequeueAfter, err
 	})
 	nodeClasses := nodeclass.NewController(nodeclass.Options{
+		Recorder:  silent{},
 		Inventory: p.inv, Client: p.kube, Live: live, Instance: p.id.Instance, Mine: classes.Mine, Discovery: bootstrap.NewDiscovery(live), Clock: clock.RealClock{},
 	})
 	classQueue := newQueue(p, "class", func(ctx context.Context, name string) (time.Duration, error) {

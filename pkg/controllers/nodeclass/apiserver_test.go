@@ -49,7 +49,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	var looks atomic.Int32 // at own classes
 	controller := NewController(Options{
 		Inventory: inventory, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Discovery: bootstrap.NewDiscovery(mgr.GetAPIReader()), Clock: clock.RealClock{},
-		Instance: "default",
+		Instance: "default", Recorder: mgr.GetEventRecorder("kpssh-nodeclass"),
 		Mine: func(class string) bool {
 			if class == "c1" {
 				looks.Add(1)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
@@ -47,6 +48,7 @@ type Options struct {
 	Instance  string
 	Mine      func(class string) bool
 	Discovery *bootstrap.Discovery
+	Recorder  events.EventRecorder
 	Clock     clock.Clock
 }
 
@@ -144,5 +146,9 @@ func (c *Controller) write(ctx context.Context, class *v1beta1.SSHNodeClass, f f
 		return nil
 	}
 	log.FromContext(ctx).V(1).Info("status of the class changed", "ready", f.reason == "", "reason", f.reason, "hosts", f.hosts, "free", f.free)
-	return client.IgnoreNotFound(c.Client.Status().Patch(ctx, told, client.MergeFromWithOptions(class, client.MergeFromWithOptimisticLock{})))
+	if err := c.Client.Status().Patch(ctx, told, client.MergeFromWithOptions(class, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	f.checked.announce(c.Recorder, class, told)
+	return nil
 }

@@ -30,18 +30,21 @@ type finding struct {
 	rollout     rollout
 	// passing: time alone may change the finding.
 	passing bool
+	// checked is what the linter says of the profile's present version; nil if it was not looked at.
+	checked *profileCheck
 }
 
-// tell puts the finding into the Ready condition and reports whether that changed it.
+// tell puts the finding into the class's conditions and reports whether that changed any.
 func (f finding) tell(class *v1beta1.SSHNodeClass, clk clock.Clock) bool {
+	checked := f.checked.tell(class, clk)
 	conditions := class.StatusConditions(status.WithClock(clk))
 	switch {
 	case f.reason == "" && f.message == "":
-		return conditions.SetTrue(status.ConditionReady)
+		return conditions.SetTrue(status.ConditionReady) || checked
 	case f.reason == "":
-		return conditions.SetTrueWithReason(status.ConditionReady, status.ConditionReady, f.message)
+		return conditions.SetTrueWithReason(status.ConditionReady, status.ConditionReady, f.message) || checked
 	}
-	return conditions.SetFalse(status.ConditionReady, f.reason, f.message)
+	return conditions.SetFalse(status.ConditionReady, f.reason, f.message) || checked
 }
 
 // surroundings are the objects that a class refers to, as they are now. Those that do not exist are nil.
@@ -79,6 +82,10 @@ func (c *Controller) examine(ctx context.Context, class *v1beta1.SSHNodeClass) (
 		return finding{}, err
 	}
 	found.rollout = rolloutOf(around.profile, hosts, claims, found.free)
+	found.checked = &profileCheck{}
+	if around.profile != nil {
+		found.checked = &profileCheck{profile: around.profile.Marker(), findings: c.validated.of(around.profile).findings}
+	}
 	found.reason, found.message = c.judge(class, around, len(hosts))
 	if found.reason == "" && len(refused) > 0 {
 		found.message = fmt.Sprintf("%d of %d hosts are not offered: %s", len(refused), len(hosts), refused[0].Message)
@@ -136,7 +143,7 @@ func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hos
 	if !around.profile.DeletionTimestamp.IsZero() {
 		return v1beta1.ReasonProfileDeleting, c.profileGoes(around.profile)
 	}
-	if err := c.validated.of(around.profile); err != nil {
+	if err := c.validated.of(around.profile).err; err != nil {
 		return v1beta1.ReasonProfileInvalid, err.Error()
 	}
 	if ref := class.Spec.JoinSecretRef; ref != nil && around.secret == nil {

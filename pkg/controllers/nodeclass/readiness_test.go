@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -34,6 +35,8 @@ type world struct {
 	*Controller
 	t     *testing.T
 	clock *clocktesting.FakeClock
+	// recorder has the events about classes.
+	recorder *events.FakeRecorder
 	// writes to SSHNodeClasses, in order.
 	writes []string
 	// fails makes reads fail: by kind and name.
@@ -42,7 +45,7 @@ type world struct {
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
-	w := &world{t: t, clock: clocktesting.NewFakeClock(noon), fails: map[string]error{}}
+	w := &world{t: t, clock: clocktesting.NewFakeClock(noon), fails: map[string]error{}, recorder: events.NewFakeRecorder(1000)}
 	c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.SSHNodeClass{}, &v1beta1.SSHHost{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -72,8 +75,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w.Controller = NewController(Options{
 		Inventory: inventory, Client: c, Live: c, Clock: w.clock, Discovery: bootstrap.NewDiscovery(c),
-		Instance: "default",
-		Mine:     func(class string) bool { return !strings.HasPrefix(class, "foreign") && class != "late" },
+		Instance: "default", Recorder: w.recorder,
+		Mine: func(class string) bool { return !strings.HasPrefix(class, "foreign") && class != "late" },
 	})
 	return w
 }
