@@ -236,7 +236,9 @@ func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.
 	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) { host.MarkJoined(h, h.StaticProviderID(), now) }); err != nil {
 		return err
 	}
-	metrics.ClaimToJoined.Observe(c.Clock.Since(h.Status.ClaimRef.ClaimedAt.Time).Seconds())
+	if since := h.Status.ClaimRef.ClaimedAt; since != nil { // a claim of the existing provider does not say since when
+		metrics.ClaimToJoined.Observe(c.Clock.Since(since.Time).Seconds())
+	}
 	return nil
 }
 

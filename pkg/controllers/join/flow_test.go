@@ -573,6 +573,10 @@ func TestAJoinIsResumedByASuccessor(t *testing.T) {
 				l.t.Fatal(err)
 			}
 		},
+		"of the existing provider, whose claims say neither class nor time": func(_ *lab, h *v1beta1.SSHHost) {
+			h.Status.ClaimRef = &v1beta1.ClaimReference{Name: h.Status.ClaimRef.Name, UID: h.Status.ClaimRef.UID}
+			h.Status.ClaimEpoch, h.Status.InstalledProfile, h.Status.BootstrapTokenID = 0, "p@1", "aaaaaa"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, scripts)
