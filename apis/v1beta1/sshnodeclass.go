@@ -249,12 +249,14 @@ type SSHNodeClassStatus struct {
 }
 
 // Spec defaults to {} so that clearing it re-defaults instance, which the immutability rule then refuses. A default has to satisfy
-// the schema it is part of, so that joinProfileRef is required by a rule of the whole object instead of by the schema of spec.
+// the schema it is part of, so that joinProfileRef is required by a rule of the whole object instead of by the schema of spec. The rule
+// lets a class that never had one be written: the existing provider's kind let spec be left out, and finalizer and status of such a class
+// must be writable, or it could not even be deleted.
 
 // SSHNodeClass is what a NodePool's nodeClassRef names: the machines it may use, how they join, and the instance that does it.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:validation:XValidation:rule="has(self.spec) && has(self.spec.joinProfileRef)",message="name the SSHJoinProfile",reason=FieldValueRequired,fieldPath=".spec.joinProfileRef"
+// +kubebuilder:validation:XValidation:rule="has(self.spec) && has(self.spec.joinProfileRef) || oldSelf.hasValue() && !(has(oldSelf.value().spec) && has(oldSelf.value().spec.joinProfileRef))",optionalOldSelf=true,message="name the SSHJoinProfile",reason=FieldValueRequired,fieldPath=".spec.joinProfileRef"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=sshnodeclasses,scope=Cluster,shortName=snc,categories=karpenter
 // +kubebuilder:selectablefield:JSONPath=.spec.instance
