@@ -492,6 +492,45 @@ func TestLeaveRunsTheInstalledVersion(t *testing.T) {
 	l.wantLog("install", "join:n", "leave")
 }
 
+// Section 3 #15, #16: a machine that the existing provider joined leaves by its profile as it was when its node was first seen, if that
+// is the version it has installed; else by the profile of today.
+func TestAMachineOfTheExistingProviderLeavesByTheProfileAsItWasFound(t *testing.T) {
+	for name, test := range map[string]struct {
+		installed string
+		want      []string
+	}{
+		"the installed version": {"p@1", []string{"leave"}},
+		"another version":       {"p@0", []string{"leave-of-today"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, scripts)
+			l.claim("n")
+			if _, err := l.inv.Update(t.Context(), "h", func(h *v1beta1.SSHHost) error {
+				h.Status.State, h.Status.ClaimRef = v1beta1.HostInUse, &v1beta1.ClaimReference{Name: "n", UID: "uid-n"}
+				h.Status.InstalledProfile, h.Status.ProviderID = test.installed, h.StaticProviderID()
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			l.register("n")
+			l.settle("registered", isJoined)
+			edited := &v1beta1.SSHJoinProfile{}
+			if err := l.api.Get(t.Context(), client.ObjectKey{Name: "p"}, edited); err != nil {
+				t.Fatal(err)
+			}
+			edited.Spec.Scripts.Leave = `echo leave-of-today >> "$HOME/log"`
+			if err := l.api.Update(t.Context(), edited); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.inv.BeginLeave(t.Context(), "h", "uid-n", "n"); err != nil {
+				t.Fatal(err)
+			}
+			l.settle("left", isState(v1beta1.HostAvailable))
+			l.wantLog(test.want...)
+		})
+	}
+}
+
 // Section 3 #2: a join that fails is repeated by its own rules, long before karpenter's launch timeout would have a say.
 func TestUnreachableHostIsTriedAgainThenParked(t *testing.T) {
 	l := newLab(t, scripts)

@@ -1,6 +1,7 @@
 package join
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 )
 
 // awaitNode ends a join once its Node is there: the bootstrap token has served, so it goes.
@@ -29,11 +32,16 @@ func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, 
 			return reconcile.Result{}, err
 		}
 	}
+	revision, err := c.adoptRevision(ctx, h)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	ref := *h.Status.ClaimRef
-	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+	_, err = c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
 		if !host.Holds(h, ref.UID) || h.Status.State != v1beta1.HostInUse {
 			return host.ErrFenced
 		}
+		h.Status.InstalledRevision = cmp.Or(h.Status.InstalledRevision, revision)
 		host.MarkRegistered(h, ref.Name, c.Clock.Now())
 		return nil
 	})
@@ -43,6 +51,25 @@ func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, 
 		c.event(h, corev1.EventTypeNormal, "NodeRegistered", "Node %s has joined the cluster", ref.Name)
 	}
 	return reconcile.Result{}, err
+}
+
+// adoptRevision keeps the scripts of a machine that the existing provider joined, which kept none, as they are when this controller first
+// sees its node, so that a later edit or deletion of the profile does not change how it leaves. It returns the revision's name; none if the
+// profile is another version by now, or gone.
+func (c *Controller) adoptRevision(ctx context.Context, h *v1beta1.SSHHost) (string, error) {
+	name, _, found := strings.Cut(h.Status.InstalledProfile, "@")
+	if h.Status.InstalledRevision != "" || !found {
+		return "", nil
+	}
+	current := &v1beta1.SSHJoinProfile{}
+	if err := c.Client.Get(ctx, types.NamespacedName{Name: name}, current); err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	if current.Marker() != h.Status.InstalledProfile {
+		return "", nil
+	}
+	revision := profile.RevisionOf(current)
+	return revision.Name, c.Revisions.Ensure(ctx, revision)
 }
 
 // Reasons for which a join script succeeded and no Node came of it.
