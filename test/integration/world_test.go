@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,11 +65,20 @@ func newWorld(ctx context.Context) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openWorld(ctx, binary)
+}
+
+// openWorld is a world whose control plane serves CRDs, those of the working tree if none is given.
+func openWorld(ctx context.Context, binary string, crds ...*apiextensionsv1.CustomResourceDefinition) (*world, error) {
 	cp, err := lab.StartControlPlane(ctx, lab.Options{
-		Log: os.Stdout, Scheduler: true, ControllerManager: true, CRDs: true, Bootstrap: true, Audit: true,
+		Log: os.Stdout, Scheduler: true, ControllerManager: true, Bootstrap: true, Audit: true,
 		NodeMonitorGracePeriod: 2 * time.Minute, // two busy cores and hundreds of stand-in kubelets: a late heartbeat is no fault here
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := cp.InstallCRDs(ctx, crds...); err != nil {
+		cp.Stop()
 		return nil, err
 	}
 	w := &world{cp: cp, binary: binary}

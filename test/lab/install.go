@@ -34,12 +34,17 @@ func OwnCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(root, "charts", "karpenter-provider-ssh", "crds", "*.yaml"))
+	return ReadCRDs(filepath.Join(root, "charts", "karpenter-provider-ssh", "crds"))
+}
+
+// ReadCRDs are those of a directory, one in each YAML file.
+func ReadCRDs(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no CRDs in %s/charts/karpenter-provider-ssh/crds: run `make generate`", root)
+		return nil, fmt.Errorf("no CRDs in %s: run `make generate` if they are this project's", dir)
 	}
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for _, file := range files {
@@ -56,11 +61,12 @@ func OwnCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// InstallCRDs creates CRDs and returns when all are served.
-func (cp *ControlPlane) InstallCRDs(ctx context.Context) error {
-	crds, err := CRDs()
-	if err != nil {
-		return err
+// InstallCRDs creates CRDs, those of CRDs if none is given, and returns when all are served.
+func (cp *ControlPlane) InstallCRDs(ctx context.Context, crds ...*apiextensionsv1.CustomResourceDefinition) (err error) {
+	if len(crds) == 0 {
+		if crds, err = CRDs(); err != nil {
+			return err
+		}
 	}
 	client, err := apiextensions.NewForConfig(cp.admin)
 	if err != nil {
