@@ -29,6 +29,8 @@ const (
 	TakeOverAnnotation = Group + "/take-over"
 	// TrustHostKeyAnnotation on an SSHHost quotes the SHA256 fingerprint of a new host key that replaces the recorded one.
 	TrustHostKeyAnnotation = Group + "/trust-host-key"
+	// ClearFailuresAnnotation on an SSHHost has its failures forgotten, once for each value.
+	ClearFailuresAnnotation = Group + "/clear-failures"
 	// OwnerAnnotation on a NodePool names its instance, which writes it: for people to read, and for the policy that keeps a NodePool from being
 	// moved to another instance's class. No instance decides ownership by it.
 	OwnerAnnotation = Group + "/owner"

@@ -78,6 +78,7 @@ const (
 	ReasonAwaitingRegistration = "AwaitingRegistration"
 	ReasonLeft                 = "Left"
 	ReasonBackoff              = "Backoff"
+	ReasonQuarantined          = "Quarantined"
 
 	ReasonMaintenanceWindowInvalid = "MaintenanceWindowInvalid"
 )
@@ -275,7 +276,7 @@ type HostOperation struct {
 	Message string `json:"message,omitempty"`
 }
 
-// HostFailures is a host's memory of failed joins, by which it is offered last and after a pause.
+// HostFailures is a host's memory of failures, by which it is offered last, after a pause, or not at all for a time.
 type HostFailures struct {
 	// count of failed joins since the last one that succeeded.
 	// +optional
@@ -289,6 +290,38 @@ type HostFailures struct {
 	// notBefore is the time before which the host is not offered again (RFC 3339 time). Unset: it may be offered now.
 	// +optional
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
+	// recent are the failures of the last hours that the machine itself was to blame for, oldest first. Three in six hours put the host in
+	// quarantine. At most 5.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	Recent []HostFailure `json:"recent,omitempty"`
+	// quarantines counts those since the host was last trusted. Above 0 and out of quarantine, the host is on trial: it is offered last, and
+	// one failure puts it back for longer.
+	// +optional
+	Quarantines int32 `json:"quarantines,omitempty"`
+	// quarantinedUntil is when the last quarantine ends (RFC 3339 time).
+	// +optional
+	QuarantinedUntil *metav1.Time `json:"quarantinedUntil,omitempty"`
+	// successes counts the joins that went well since the last failure. The first forgives the newest half of recent, the second everything.
+	// +optional
+	Successes int32 `json:"successes,omitempty"`
+	// observedGeneration is the host's metadata.generation at the last failure: a later change of the spec forgives.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+}
+
+// HostFailure is one failure that a machine is to blame for.
+type HostFailure struct {
+	// time of the failure (RFC 3339 time).
+	// +required
+	Time metav1.Time `json:"time"`
+	// operation that failed: Install, Join or Leave.
+	// +required
+	Operation OperationType `json:"operation"`
+	// reason is why it failed, one CamelCase word.
+	// +optional
+	Reason string `json:"reason,omitempty"`
 }
 
 // SSHHostStatus is written by the instance that owns the namespace, and by nobody else.
@@ -359,9 +392,15 @@ type SSHHostStatus struct {
 	// +optional
 	LastProbeError string `json:"lastProbeError,omitempty"`
 
-	// failures remembers failed joins, so that the host is offered last and after a pause.
+	// failures remembers what failed on the machine, so that the host is offered last and after a pause, and not at all for a time when it
+	// keeps failing.
 	// +optional
 	Failures *HostFailures `json:"failures,omitempty"`
+
+	// failuresCleared is the value of the annotation clear-failures by which a person last had the failures forgotten.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	FailuresCleared string `json:"failuresCleared,omitempty"`
 }
 
 // SSHHost is a machine that exists, can be reached by SSH, and can be made to join the cluster.

@@ -73,6 +73,9 @@ func troubles(h *v1beta1.SSHHost) (found []string) {
 	if parkedFor(h, v1beta1.ReasonClockSkewed) {
 		found = append(found, v1beta1.ReasonClockSkewed)
 	}
+	if parkedFor(h, v1beta1.ReasonQuarantined) {
+		found = append(found, v1beta1.ReasonQuarantined)
+	}
 	return found
 }
 

@@ -57,7 +57,7 @@ func MarkJoined(h *v1beta1.SSHHost, providerID string, now time.Time) {
 // MarkRegistered records that the Node appeared and the bootstrap token is gone.
 func MarkRegistered(h *v1beta1.SSHHost, node string, now time.Time) {
 	h.Status.BootstrapTokenID = ""
-	h.Status.Failures = nil
+	h.Status.Failures = redeem(h.Status.Failures)
 	SetCondition(h, now, v1beta1.ConditionJoined, metav1.ConditionTrue, v1beta1.ReasonNodeRegistered, "Node "+node)
 }
 
@@ -80,6 +80,8 @@ type Release struct {
 	Reason, Message string
 	// Failed counts a failed join, after which the host is offered last and not before a pause.
 	Failed bool
+	// Blamed says that the machine itself is to blame, for a failed join or leave: the failure counts towards a quarantine.
+	Blamed bool
 	// LeavePending keeps the host from being claimed until its leave script ran.
 	LeavePending bool
 	// Blocked keeps the host from being claimed until a probe gets through: what failed lies before the machine.
@@ -88,19 +90,20 @@ type Release struct {
 
 // MarkReleased clears the claim. The bootstrap token must be gone by now.
 func MarkReleased(h *v1beta1.SSHHost, r Release, now time.Time) {
+	remember(h, r, now)
 	h.Status.State = r.State
 	h.Status.ClaimRef = nil
 	h.Status.Operation = nil
 	h.Status.BootstrapTokenID = ""
 	h.Status.ProviderID = ""
+	if r.State == v1beta1.HostUnhealthy && !r.LeavePending && r.Reason != v1beta1.ReasonQuarantined && HealthOf(h.Status.Failures, now) == Quarantined {
+		r.Reason, r.Message = v1beta1.ReasonQuarantined, Quarantine(h.Status.Failures, r.Message)
+	}
 	h.Status.LastProbeError = r.Message
 	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionJoined)
 	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionLeavePending)
 	if r.LeavePending {
 		SetCondition(h, now, v1beta1.ConditionLeavePending, metav1.ConditionTrue, r.Reason, r.Message)
-	}
-	if r.Failed {
-		markFailure(h, r.Reason, now)
 	}
 	if r.Blocked {
 		MarkBlocked(h, r.Reason, r.Message, now)
@@ -134,22 +137,44 @@ func MarkMaintenance(h *v1beta1.SSHHost, message string, now time.Time) {
 	SetCondition(h, now, v1beta1.ConditionReady, metav1.ConditionFalse, v1beta1.ReasonMaintenance, message)
 }
 
-func markFailure(h *v1beta1.SSHHost, reason string, now time.Time) {
-	failures := v1beta1.HostFailures{}
+// remember adds a failure to the host's memory. A failed join is followed by a pause, whoever is to blame.
+func remember(h *v1beta1.SSHHost, r Release, now time.Time) {
+	if !r.Failed && !r.Blamed {
+		return
+	}
+	failures := &v1beta1.HostFailures{}
 	if h.Status.Failures != nil {
-		failures = *h.Status.Failures
+		failures = h.Status.Failures.DeepCopy()
 	}
-	pause := maxFailureBackoff
-	if failures.Count < 6 {
-		pause = min(maxFailureBackoff, failureBackoff<<failures.Count)
-	}
-	// A machine that was wiped since its install fails to join although it counts as installed: install again next time.
-	h.Status.InstalledProfile = ""
-	failures.Count++
 	failures.LastTime = new(metav1.NewTime(now))
-	failures.LastReason = reason
-	failures.NotBefore = new(metav1.NewTime(now.Add(pause)))
-	h.Status.Failures = &failures
+	failures.LastReason = r.Reason
+	failures.Successes = 0
+	failures.ObservedGeneration = h.Generation
+	if r.Failed {
+		pause := maxFailureBackoff
+		if failures.Count < 6 {
+			pause = min(maxFailureBackoff, failureBackoff<<failures.Count)
+		}
+		// A machine that was wiped since its install fails to join although it counts as installed: install again next time.
+		h.Status.InstalledProfile = ""
+		failures.Count++
+		failures.NotBefore = new(metav1.NewTime(now.Add(pause)))
+	}
+	if r.Blamed {
+		blame(failures, v1beta1.HostFailure{Time: metav1.NewTime(now), Operation: failedOperation(h), Reason: r.Reason}, now)
+	}
+	h.Status.Failures = failures
+}
+
+// failedOperation is what ran on the machine when it failed: a join, if nothing says otherwise.
+func failedOperation(h *v1beta1.SSHHost) v1beta1.OperationType {
+	switch {
+	case h.Status.State == v1beta1.HostLeaving:
+		return v1beta1.OperationLeave
+	case h.Status.Operation != nil && h.Status.Operation.Type == v1beta1.OperationInstall:
+		return v1beta1.OperationInstall
+	}
+	return v1beta1.OperationJoin
 }
 
 // markPin records the host key seen first; a recorded one is never replaced here.
@@ -165,10 +190,8 @@ func operation(kind v1beta1.OperationType, attempt int32, deadline, now time.Tim
 
 // MarkFailed remembers a failed join on a host that must leave before it rests.
 func MarkFailed(h *v1beta1.SSHHost, r Release, now time.Time) {
+	remember(h, r, now)
 	h.Status.LastProbeError = r.Message
-	if r.Failed {
-		markFailure(h, r.Reason, now)
-	}
 	if r.Blocked {
 		MarkBlocked(h, r.Reason, r.Message, now)
 	}

@@ -30,7 +30,7 @@ var (
 	poolOldest = prometheus.NewDesc("kpssh_pool_oldest_seconds",
 		"For how long the host that has been longest in a state (Pending, Claimed, Leaving) has been seen in it; 0 if there is none.", []string{"state"}, nil)
 	hostTrouble = prometheus.NewDesc("kpssh_host_trouble",
-		"1 for each host that a person has to look at, by host, host class and trouble (HostKeyMismatch, ForeignKubelet, LeavePending, HostOwnedElsewhere, ClockSkewed).",
+		"1 for each host that a person has to look at, by host, host class and trouble (HostKeyMismatch, ForeignKubelet, LeavePending, HostOwnedElsewhere, ClockSkewed, Quarantined).",
 		[]string{"host", "class", "trouble"}, nil)
 	poolTokens = prometheus.NewDesc("kpssh_bootstrap_tokens",
 		"Bootstrap tokens that SSHHosts have on record, by state (outstanding, overdue: its lifetime is over and it was not deleted).", []string{"state"}, nil)

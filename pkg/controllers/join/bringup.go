@@ -71,7 +71,7 @@ func (c *Controller) abandon(ctx context.Context, h *v1beta1.SSHHost, f *fault.E
 	if err := c.Tokens.Delete(ctx, h.Status.BootstrapTokenID); err != nil {
 		return err
 	}
-	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+	updated, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
 		if h.Status.ClaimRef == nil || h.Status.ClaimRef.UID != ref.UID {
 			return host.ErrFenced
 		}
@@ -83,7 +83,21 @@ func (c *Controller) abandon(ctx context.Context, h *v1beta1.SSHHost, f *fault.E
 		host.MarkReleased(h, v.release, c.Clock.Now())
 		return nil
 	})
+	if err == nil {
+		c.tellQuarantine(h, updated)
+	}
 	return err
+}
+
+// tellQuarantine says that a host was put in quarantine, if it was between these two forms of it.
+func (c *Controller) tellQuarantine(was, is *v1beta1.SSHHost) {
+	before := int32(0)
+	if was.Status.Failures != nil {
+		before = was.Status.Failures.Quarantines
+	}
+	if f := is.Status.Failures; f != nil && f.Quarantines > before {
+		c.event(is, corev1.EventTypeWarning, v1beta1.ReasonQuarantined, "%s", clip(host.Quarantine(f, "")))
+	}
 }
 
 // catchUp lifts the claim's epoch over the one the machine remembers. The claim is this instance's by the API server's word, so the

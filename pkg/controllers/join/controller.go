@@ -329,7 +329,7 @@ func (c *Controller) release(ctx context.Context, f Facts) (reconcile.Result, er
 }
 
 // restState is where a host goes that is done with a claim: Available, or Unhealthy until the pause after a failed join is over.
-func restState(h *v1beta1.SSHHost, now time.Time) host.Release {
+func restState(h *v1beta1.SSHHost, now time.Time) host.Release { // MarkReleased says so if it is in quarantine
 	if f := h.Status.Failures; f != nil && f.NotBefore != nil && now.Before(f.NotBefore.Time) {
 		return host.Release{State: v1beta1.HostUnhealthy, Reason: f.LastReason, Message: h.Status.LastProbeError}
 	}

@@ -61,18 +61,19 @@ func (c *Controller) letGo(ctx context.Context, h *v1beta1.SSHHost, f *fault.Err
 		return err
 	}
 	uid := claimUID(h)
-	_, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
+	updated, err := c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
 		if !host.Leaves(h, uid) {
 			return host.ErrFenced
 		}
 		host.MarkReleased(h, host.Release{
-			State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonLeaveFailed, LeavePending: true,
+			State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonLeaveFailed, LeavePending: true, Blamed: f.Blame == fault.Host,
 			Message: "the leave script has not run yet: " + f.Error(),
 		}, c.Clock.Now())
 		return nil
 	})
 	if err == nil {
 		c.runner.forget(h.Name)
+		c.tellQuarantine(h, updated)
 	}
 	return err
 }

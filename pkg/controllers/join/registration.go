@@ -118,7 +118,7 @@ func (c *Controller) overtaken(ctx context.Context, h *v1beta1.SSHHost) *fault.E
 func (c *Controller) giveUp(ctx context.Context, h *v1beta1.SSHHost) error {
 	f := c.unregistered(ctx, h)
 	countFailure(metrics.OperationRegister, f)
-	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host}
+	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host, Blamed: f.Blame == fault.Host}
 	if f.Reason == v1beta1.ReasonNodeNameInUse {
 		release = host.Release{State: v1beta1.HostAvailable}
 	}

@@ -46,7 +46,7 @@ type verdict struct {
 // judgeJoin decides what a failed join leads to. hostOnly says that the failure concerns this host alone, even where the
 // configuration is at fault: its own key Secret, for one.
 func judgeJoin(f *fault.Error, hostOnly bool, attempts int32, failingFor time.Duration) verdict {
-	park := verdict{release: host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Error(), Failed: true}}
+	park := verdict{release: host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Error(), Failed: true, Blamed: f.Blame == fault.Host}}
 	if f.Reason == v1beta1.ReasonNodeNameInUse {
 		return verdict{release: host.Release{State: v1beta1.HostAvailable}} // the next NodeClaim has another name
 	}

@@ -545,6 +545,22 @@ func TestLoopKeepsProbingTheLiveHost(t *testing.T) {
 	})
 }
 
+// Section 3 #12: failures that a person cleared are not held against a host that answers.
+func TestClearedFailuresLetAHostBack(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	w := newWorld(t, clk, aHost(unhealthy(v1beta1.ReasonQuarantined), probed(0), failed("ScriptFailed", 0, time.Hour), quarantined(time.Hour)))
+	w.contact = answering()
+	w.follow()
+	if w.step() != 0 {
+		t.Error("a host in quarantine was probed")
+	}
+	w.edit("h1", annotated(v1beta1.ClearFailuresAnnotation, "today"))
+	w.step()
+	if h := w.Inventory.Get("h1"); h.Status.State != v1beta1.HostAvailable || h.Status.Failures != nil || h.Status.FailuresCleared != "today" {
+		t.Errorf("%+v", h.Status)
+	}
+}
+
 // What a person does about a failure is looked at now, not after the backoff.
 func TestRemediesAreTriedAtOnce(t *testing.T) {
 	login := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "pool", Name: "login"}}
@@ -555,6 +571,7 @@ func TestRemediesAreTriedAtOnce(t *testing.T) {
 	}{
 		{"fingerprint quoted", func(w *world) { w.edit("h1", annotated(v1beta1.TrustHostKeyAnnotation, "SHA256:x")) }, 1},
 		{"owner quoted", func(w *world) { w.edit("h1", annotated(v1beta1.TakeOverAnnotation, quoted)) }, 1},
+		{"failures cleared", func(w *world) { w.edit("h1", annotated(v1beta1.ClearFailuresAnnotation, "today")) }, 1},
 		{"Secret changed", func(w *world) { w.secretChanged(login) }, 1},
 		{"Secret of a jump host changed", func(w *world) {
 			w.edit("h1", func(h *v1beta1.SSHHost) {

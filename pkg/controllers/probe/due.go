@@ -80,6 +80,8 @@ func due(h *v1beta1.SSHHost, m memory, interval time.Duration) time.Time {
 	switch {
 	case m.urged, h.Generation != h.Status.ObservedGeneration && h.Generation != m.generation:
 		return time.Time{}
+	case next.IsZero() && host.Forgivable(h):
+		return time.Time{} // asked for while no process was there to see it
 	case !next.IsZero():
 	case host.State(h) == v1beta1.HostPending || h.Status.LastProbeTime == nil:
 		return time.Time{}

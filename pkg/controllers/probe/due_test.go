@@ -48,6 +48,13 @@ func leavePending(h *v1beta1.SSHHost) {
 
 func deleting(h *v1beta1.SSHHost) { h.DeletionTimestamp = at(0) }
 
+// quarantined is put on a host that failed.
+func quarantined(until time.Duration) edit {
+	return func(h *v1beta1.SSHHost) {
+		h.Status.Failures.Quarantines, h.Status.Failures.QuarantinedUntil = 1, at(until)
+	}
+}
+
 func failed(reason string, last, notBefore time.Duration) edit {
 	return func(h *v1beta1.SSHHost) {
 		h.Status.Failures = &v1beta1.HostFailures{Count: 1, LastReason: reason, LastTime: at(last), NotBefore: at(notBefore)}
@@ -119,6 +126,7 @@ func TestDue(t *testing.T) {
 		{name: "Pending after a failed write waits", host: aHost(state(v1beta1.HostPending)), memory: soon, want: at(3 * time.Minute)},
 		{name: "rests after a failed join", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), failed("ScriptFailed", 0, 30*time.Second)), want: at(30 * time.Second)},
 		{name: "a refused login is not repeated within the interval (D6)", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), failed(reasonAuthenticationFailed, 0, 30*time.Second)), want: at(interval)},
+		{name: "failures were cleared while no process was there", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Second), failed("ScriptFailed", 0, time.Hour), annotated(v1beta1.ClearFailuresAnnotation, "today"))},
 		{name: "a pending leave does not wait for the backoff of joins", host: aHost(state(v1beta1.HostUnhealthy), probed(-time.Hour), leavePending, failed("ScriptFailed", 0, time.Hour)), want: at(-time.Hour + interval)},
 	} {
 		want := time.Time{}

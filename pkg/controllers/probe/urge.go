@@ -16,7 +16,7 @@ import (
 )
 
 // answers are the annotations by which a person answers what a probe reported.
-var answers = []string{v1beta1.TrustHostKeyAnnotation, v1beta1.TakeOverAnnotation}
+var answers = []string{v1beta1.TrustHostKeyAnnotation, v1beta1.TakeOverAnnotation, v1beta1.ClearFailuresAnnotation}
 
 // answered tells whether a person answered between two forms of a host. Edits of the spec show in its generation.
 func answered(was, is *v1beta1.SSHHost) bool {

@@ -52,6 +52,7 @@ const (
 	eventCapacityDrift   = "CapacityDrift"
 	eventHostKeyRecorded = "HostKeyRecorded"
 	eventHostKeyReplaced = "HostKeyReplaced"
+	eventFailuresCleared = "FailuresCleared"
 
 	eventMaintenanceStarted = "MaintenanceStarted"
 	eventMaintenanceEnded   = "MaintenanceEnded"
@@ -91,7 +92,7 @@ func judge(h *v1beta1.SSHHost, o observation, self ssh.Owner, now time.Time) ver
 		return verdict{v1beta1.HostUnhealthy, v1beta1.ReasonClockSkewed, skewMessage(o.skew) + ": certificates would be refused. Set up time synchronisation on the machine"}
 	}
 	if f := h.Status.Failures; f != nil && f.NotBefore != nil && f.NotBefore.After(now) {
-		return backoff(h, f)
+		return backoff(h, f, now)
 	}
 	return verdict{state: v1beta1.HostAvailable}
 }
@@ -119,13 +120,16 @@ func zombie(h *v1beta1.SSHHost, u unit, holder holder, nodeKnown bool) (verdict,
 }
 
 // backoff keeps a host from being offered so soon after a join failed on it. The join's own report stays.
-func backoff(h *v1beta1.SSHHost, f *v1beta1.HostFailures) verdict {
+func backoff(h *v1beta1.SSHHost, f *v1beta1.HostFailures, now time.Time) verdict {
 	if host.State(h) == v1beta1.HostUnhealthy {
 		switch readyReason(h) {
 		case v1beta1.ReasonProbeFailed, v1beta1.ReasonHostKeyMismatch, v1beta1.ReasonClockSkewed, v1beta1.ReasonForeignKubelet, v1beta1.ReasonHostOwnedElsewhere:
 		default:
 			return verdict{state: v1beta1.HostUnhealthy}
 		}
+	}
+	if host.HealthOf(f, now) == host.Quarantined {
+		return verdict{v1beta1.HostUnhealthy, v1beta1.ReasonQuarantined, host.Quarantine(f, "")}
 	}
 	return verdict{v1beta1.HostUnhealthy, v1beta1.ReasonBackoff, fmt.Sprintf("joining failed %d times, last with %s; the host is offered again after %s",
 		f.Count, f.LastReason, f.NotBefore.UTC().Format(time.RFC3339))}

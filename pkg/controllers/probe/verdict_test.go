@@ -124,6 +124,9 @@ func TestJudge(t *testing.T) {
 		{name: "answers again, but in backoff", host: aHost(unhealthy(v1beta1.ReasonProbeFailed), failed("ScriptFailed", -time.Minute, time.Minute)),
 			state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonBackoff, says: "ScriptFailed"},
 		{name: "in backoff after maintenance", host: aHost(state(v1beta1.HostPending), failed("ScriptFailed", -time.Minute, time.Minute)), state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonBackoff},
+		{name: "answers again, but in quarantine", host: aHost(unhealthy(v1beta1.ReasonProbeFailed), failed("ScriptFailed", -time.Minute, time.Hour), quarantined(time.Hour)),
+			state: v1beta1.HostUnhealthy, reason: v1beta1.ReasonQuarantined, says: v1beta1.ClearFailuresAnnotation},
+		{name: "the quarantine is over", host: aHost(unhealthy(v1beta1.ReasonQuarantined), failed("ScriptFailed", -time.Hour, -time.Second), quarantined(-time.Second)), state: v1beta1.HostAvailable},
 		{name: "backoff is over", host: aHost(unhealthy("ScriptFailed"), failed("ScriptFailed", -time.Minute, -time.Second)), state: v1beta1.HostAvailable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

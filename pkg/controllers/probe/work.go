@@ -145,7 +145,11 @@ func (c *Controller) write(ctx context.Context, asked *v1beta1.SSHHost, o observ
 			return host.ErrFenced
 		}
 		now := c.Clock.Now()
+		forgiven := host.Forgive(h)
 		news = record(h, o, judge(h, o, ssh.Owner{Cluster: c.ClusterUID, Instance: c.Instance}, now), now)
+		if forgiven {
+			news = append(news, happening{reason: eventFailuresCleared, message: "a person cleared the failures, or changed the spec: nothing is held against the machine any more"})
+		}
 		return nil
 	})
 	if err != nil {
