@@ -24,6 +24,19 @@ const (
 // reason is the type of the worst one. It is absent otherwise. Ready does not depend on it.
 const ConditionOwnershipConflict = "OwnershipConflict"
 
+// ConditionPrewarmed is True on an SSHNodeClass with spec.prewarm when every host that could be claimed has the profile installed. It is absent
+// without spec.prewarm. Ready does not depend on it.
+const ConditionPrewarmed = "Prewarmed"
+
+// Reasons of an SSHNodeClass's Prewarmed condition, and of Events on hosts; part of the API.
+const (
+	ReasonPrewarmed        = "Prewarmed"
+	ReasonPrewarming       = "Prewarming"
+	ReasonPrewarmStopped   = "PrewarmStopped"
+	ReasonPrewarmContested = "PrewarmContested"
+	ReasonPrewarmFailed    = "PrewarmFailed"
+)
+
 // Reasons of an SSHNodeClass's OwnershipConflict condition, and of Events on the objects concerned; part of the API.
 const (
 	ReasonDuplicateInstance   = "DuplicateInstance"
@@ -152,6 +165,16 @@ type StartupTaintGate struct {
 	RemoveWhen RemoveWhen `json:"removeWhen"`
 }
 
+// Prewarm says how install runs before a host is claimed.
+type Prewarm struct {
+	// maxConcurrent is on how many hosts install may run at once, 1 to 50. It begins with one and doubles with each success. Default: 2.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=50
+	MaxConcurrent int32 `json:"maxConcurrent,omitempty"`
+}
+
 // SSHNodeClassSpec says which machines a NodePool may use, how they join, and which instance does the work.
 type SSHNodeClassSpec struct {
 	// instance names the controller instance that owns this class and all that follows from it. It cannot be changed: objects are never
@@ -225,6 +248,11 @@ type SSHNodeClassSpec struct {
 	// +optional
 	Cluster *ClusterSpec `json:"cluster,omitempty"`
 
+	// prewarm runs install on free hosts before they are claimed, so that joins need not. A new version of the profile goes through the free
+	// hosts first, and nodes drift only then. Default: off, install runs at a host's first join.
+	// +optional
+	Prewarm *Prewarm `json:"prewarm,omitempty"`
+
 	// startupTaintGates remove startup taints when something on the node is ready. At most 16. Default: none.
 	// +optional
 	// +listType=map
@@ -246,6 +274,9 @@ type SSHNodeClassStatus struct {
 	// free is how many of them could be claimed now.
 	// +optional
 	Free int32 `json:"free,omitempty"`
+	// prewarmProfile is the `<profile>@<version>` that condition Prewarmed is about.
+	// +optional
+	PrewarmProfile string `json:"prewarmProfile,omitempty"`
 }
 
 // Spec defaults to {} so that clearing it re-defaults instance, which the immutability rule then refuses. A default has to satisfy

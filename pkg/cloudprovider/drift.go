@@ -65,5 +65,19 @@ func (c *CloudProvider) profileDrifted(ctx context.Context, class *v1beta1.SSHNo
 	if err != nil {
 		return false, fmt.Errorf("reading SSHJoinProfile %s: %w", class.Spec.JoinProfileRef.Name, err)
 	}
-	return h.Status.InstalledProfile != profile.Marker(), nil
+	return h.Status.InstalledProfile != profile.Marker() && !heldBack(class, profile.Marker()), nil
+}
+
+// heldBack tells whether drift to a version waits until it has gone through the free hosts, or has been stopped there: a replacement that
+// joins a prewarmed host takes seconds, and a version that cannot be installed replaces no node.
+func heldBack(class *v1beta1.SSHNodeClass, marker string) bool {
+	if class.Spec.Prewarm == nil {
+		return false
+	}
+	for _, condition := range class.Status.Conditions {
+		if condition.Type == v1beta1.ConditionPrewarmed && class.Status.PrewarmProfile == marker {
+			return condition.Reason == v1beta1.ReasonPrewarming || condition.Reason == v1beta1.ReasonPrewarmStopped
+		}
+	}
+	return true
 }

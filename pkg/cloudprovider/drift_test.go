@@ -3,6 +3,7 @@ package cloudprovider
 import (
 	"testing"
 
+	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,4 +86,32 @@ func TestIsDrifted(t *testing.T) {
 	reason, err := newEnv(t).IsDrifted(t.Context(), nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	NewWithT(t).Expect(reason).To(BeEmpty())
+}
+
+// Issue, prewarm: a new version goes through the free hosts first, and only then nodes drift. What is said about another version does not count.
+func TestDriftIsHeldBackWhileFreeHostsArePrewarmed(t *testing.T) {
+	said := func(profile, reason string) v1beta1.SSHNodeClassStatus {
+		return v1beta1.SSHNodeClassStatus{PrewarmProfile: profile, Conditions: []status.Condition{{Type: v1beta1.ConditionPrewarmed, Reason: reason}}}
+	}
+	for name, row := range map[string]struct {
+		off    bool
+		status v1beta1.SSHNodeClassStatus
+		want   bool
+	}{
+		"prewarm is off":             {off: true, status: said("p@2", v1beta1.ReasonPrewarming)},
+		"nothing is known yet":       {want: true},
+		"of the version before":      {status: said("p@1", v1beta1.ReasonPrewarmed), want: true},
+		"under way":                  {status: said("p@2", v1beta1.ReasonPrewarming), want: true},
+		"it fails on the free hosts": {status: said("p@2", v1beta1.ReasonPrewarmStopped), want: true},
+		"the free hosts have it":     {status: said("p@2", v1beta1.ReasonPrewarmed)},
+		"nobody prewarms the rest":   {status: said("p@2", v1beta1.ReasonPrewarmContested)},
+	} {
+		class := &v1beta1.SSHNodeClass{Status: row.status}
+		if !row.off {
+			class.Spec.Prewarm = &v1beta1.Prewarm{}
+		}
+		if got := heldBack(class, "p@2"); got != row.want {
+			t.Errorf("%s: held back %v, want %v", name, got, row.want)
+		}
+	}
 }

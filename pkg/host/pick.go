@@ -8,12 +8,13 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 )
 
-// Order sorts hosts in the order in which claims take them: those on trial last, then least recently failed first (never failed before all), then those that
+// Order sorts hosts in the order in which claims take them: those that are being prewarmed last, and those on trial before them, then least recently failed first (never failed before all), then those that
 // have the wanted profile installed, for they join faster, then the oldest, then by name. It is total, so two processes that
 // see the same hosts pick the same one.
 func Order(hosts []*v1beta1.SSHHost, marker string) {
 	slices.SortFunc(hosts, func(a, b *v1beta1.SSHHost) int {
 		return cmp.Or(
+			compareBool(Prewarming(a), Prewarming(b)), // a claim would have to install anew
 			compareBool(onTrial(a), onTrial(b)),
 			lastFailure(a).Compare(lastFailure(b)),
 			-compareBool(a.Status.InstalledProfile == marker, b.Status.InstalledProfile == marker),

@@ -30,6 +30,11 @@ func Claimable(h *v1beta1.SSHHost) (ok bool, why string) {
 	return true, ""
 }
 
+// Prewarming tells whether the install script runs on a host that nobody claims.
+func Prewarming(h *v1beta1.SSHHost) bool {
+	return h.Status.ClaimRef == nil && h.Status.Operation != nil && h.Status.Operation.Type == v1beta1.OperationInstall
+}
+
 // State is the host's state; a host that has none is Pending.
 func State(h *v1beta1.SSHHost) v1beta1.HostState {
 	if h.Status.State == "" {

@@ -35,6 +35,20 @@ func MarkInstalling(h *v1beta1.SSHHost, attempt int32, deadline, now time.Time) 
 	h.Status.Operation = operation(v1beta1.OperationInstall, attempt, deadline, now)
 }
 
+// MarkPrewarming records that the install script is about to run on a host that nobody claims. The host stays claimable. It is a new epoch, so
+// that the claim which takes the host next is told apart from this, here and on the machine.
+func MarkPrewarming(h *v1beta1.SSHHost, attempt int32, deadline, now time.Time) {
+	h.Status.ClaimEpoch = max(h.Status.ClaimEpoch+1, now.Unix())
+	MarkInstalling(h, attempt, deadline, now)
+}
+
+// MarkPrewarmed records that the install script succeeded.
+func MarkPrewarmed(h *v1beta1.SSHHost, marker, revision, fingerprint string) {
+	h.Status.InstalledProfile, h.Status.InstalledRevision = marker, revision
+	h.Status.Operation = nil
+	markPin(h, fingerprint)
+}
+
 // MarkJoining records, before the machine is told to join, what a successor of this process needs to undo it: the token's ID,
 // and the revision whose leave script fits.
 func MarkJoining(h *v1beta1.SSHHost, marker, revision, tokenID, fingerprint string, attempt int32, deadline, now time.Time) {

@@ -44,7 +44,7 @@ var (
 	// Handshakes counts SSH connections that were opened, by purpose and outcome.
 	Handshakes = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kpssh_ssh_handshakes_total",
-		Help: "SSH connections opened, by purpose (join, leave, probe) and outcome (success, error).",
+		Help: "SSH connections opened, by purpose (join, leave, prewarm, probe) and outcome (success, error).",
 	}, []string{"purpose", "outcome"})
 	// ZombieActions counts what was done about kubelets that run on unclaimed hosts.
 	ZombieActions = prometheus.NewCounterVec(prometheus.CounterOpts{

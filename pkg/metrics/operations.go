@@ -60,7 +60,7 @@ var (
 	// DialErrors counts SSH connections that did not come about.
 	DialErrors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kpssh_ssh_dial_errors_total",
-		Help: "SSH connections that did not come about, by purpose (join, leave, probe), stage (prepare, tcp, handshake, authentication), blame and reason; HostKeyMismatch is one.",
+		Help: "SSH connections that did not come about, by purpose (join, leave, prewarm, probe), stage (prepare, tcp, handshake, authentication), blame and reason; HostKeyMismatch is one.",
 	}, []string{"purpose", "stage", "blame", "reason"})
 	// TokenOperations counts what was done with bootstrap tokens.
 	TokenOperations = prometheus.NewCounterVec(prometheus.CounterOpts{

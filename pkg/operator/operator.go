@@ -237,6 +237,7 @@ func assemble(starting, ctx context.Context, op *operator.Operator, s Settings, 
 	}
 	op.WithControllers(ctx,
 		joins,
+		join.NewPrewarmer(joins),
 		probe.NewController(probe.Options{
 			Inventory: inventory, Nodes: op.GetClient(), Live: live, Credentials: resolver, Dialer: dialer,
 			Recorder: op.GetEventRecorder("kpssh-hostprobe"), Clock: op.Clock,

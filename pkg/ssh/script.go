@@ -60,6 +60,9 @@ type Owner struct {
 	TakeOver string
 }
 
+// NoClaim is the Claim of a phase that runs on a machine which nobody claims. The machine forgets its owner when the phase has ended.
+const NoClaim = "none"
+
 // String is the one-line form by which people and OwnedElsewhere name an owner.
 func (o Owner) String() string {
 	return fmt.Sprintf("cluster=%s instance=%s host=%s claim=%s", o.Cluster, o.Instance, o.Host, o.Claim)

@@ -164,6 +164,37 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 	if err := c.nameFree(ctx, h, claim, class.Spec.ProviderIDSource); err != nil {
 		return nil, err
 	}
+	of, err := c.contextOf(ctx, class)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{profile: of.profile, revision: of.revision, inputs: of.inputs(h)}
+	p.inputs.NodeName, p.inputs.NodeLabels, p.inputs.Taints = claim.Name, claim.Labels, claim.Spec.Taints
+	for _, phase := range []profile.Phase{profile.Install, profile.Join} {
+		if _, err := profile.Render(p.revision, phase, p.inputs); err != nil {
+			return nil, err
+		}
+	}
+	// The leave's too: what joined must be able to leave.
+	for _, phase := range profile.Phases {
+		if _, err := c.verified(h, p.revision, phase); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// classContext is what a class passes to any machine.
+type classContext struct {
+	class    *v1beta1.SSHNodeClass
+	profile  *v1beta1.SSHJoinProfile
+	revision profile.Revision
+	cluster  bootstrap.Cluster
+	secrets  map[string][]byte
+}
+
+// contextOf reads the profile, the Secret and the cluster's address.
+func (c *Controller) contextOf(ctx context.Context, class *v1beta1.SSHNodeClass) (*classContext, error) {
 	joinProfile := &v1beta1.SSHJoinProfile{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Name: class.Spec.JoinProfileRef.Name}, joinProfile); err != nil {
 		return nil, notFoundIs(err, v1beta1.ReasonProfileNotFound, "SSHJoinProfile %s, named by SSHNodeClass %s, does not exist: create it", class.Spec.JoinProfileRef.Name, class.Name)
@@ -180,30 +211,20 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{profile: joinProfile, revision: profile.RevisionOf(joinProfile), inputs: inputs(h, class, claim, cluster, secrets)}
-	for _, phase := range []profile.Phase{profile.Install, profile.Join} {
-		if _, err := profile.Render(p.revision, phase, p.inputs); err != nil {
-			return nil, err
-		}
-	}
-	// The leave's too: what joined must be able to leave.
-	for _, phase := range profile.Phases {
-		if _, err := c.verified(h, p.revision, phase); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
+	return &classContext{class: class, profile: joinProfile, revision: profile.RevisionOf(joinProfile), cluster: cluster, secrets: secrets}, nil
 }
 
-func inputs(h *v1beta1.SSHHost, class *v1beta1.SSHNodeClass, claim *karpv1.NodeClaim, cluster bootstrap.Cluster, secrets map[string][]byte) profile.Inputs {
+// of names all that an install depends on.
+func (o *classContext) of() string { return fmt.Sprintf("%s/%d", o.revision.Name, o.class.Generation) }
+
+// inputs of a machine that is not known yet to become a node, and which.
+func (o *classContext) inputs(h *v1beta1.SSHHost) profile.Inputs {
 	in := profile.Inputs{
-		ClusterEndpoint: cluster.Endpoint, ClusterCA: cluster.CA,
-		NodeName: claim.Name, ProviderID: h.StaticProviderID(),
-		NodeLabels: claim.Labels, Taints: claim.Spec.Taints,
+		ClusterEndpoint: o.cluster.Endpoint, ClusterCA: o.cluster.CA, ProviderID: h.StaticProviderID(),
 		HostAddress: h.Spec.Address, NodeAddress: h.NodeIP(),
-		Vars: class.Spec.Vars, Secrets: secrets,
+		Vars: o.class.Spec.Vars, Secrets: o.secrets,
 	}
-	if class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt {
+	if o.class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt {
 		in.ProviderID = ""
 	}
 	return in

@@ -67,12 +67,20 @@ type Controller struct {
 	names     names
 	readiness readiness
 	woken     chan event.TypedGenericEvent[string]
+	// ended tells the Prewarmer, if there is one, that an operation has.
+	ended chan event.TypedGenericEvent[string]
 }
 
 // NewController makes a Controller.
 func NewController(o Options) *Controller {
-	c := &Controller{Options: o, woken: make(chan event.TypedGenericEvent[string], 1024)}
-	c.runner = newRunner(o.Clock, o.Concurrency, func(name string) { c.woken <- event.TypedGenericEvent[string]{Object: name} })
+	c := &Controller{Options: o, woken: make(chan event.TypedGenericEvent[string], 1024), ended: make(chan event.TypedGenericEvent[string], 1)}
+	c.runner = newRunner(o.Clock, o.Concurrency, func(name string) {
+		c.woken <- event.TypedGenericEvent[string]{Object: name}
+		select {
+		case c.ended <- event.TypedGenericEvent[string]{Object: name}:
+		default: // one that waits to be seen tells of all
+		}
+	})
 	return c
 }
 
@@ -122,7 +130,7 @@ func (c *Controller) Drive(ctx context.Context, wake func(host string)) {
 // concerns lets a host's change pass if the decision may depend on it; probes of free hosts do not come here.
 func concerns(was, is *v1beta1.SSHHost) bool {
 	return is.Status.ClaimRef != nil || host.State(is) == v1beta1.HostLeaving || len(is.Finalizers) > 0 || (was != nil && was.Status.ClaimRef != nil) ||
-		host.State(is) == v1beta1.HostClaimed || host.State(is) == v1beta1.HostInUse
+		host.Prewarming(is) || was != nil && host.Prewarming(was) || host.State(is) == v1beta1.HostClaimed || host.State(is) == v1beta1.HostInUse
 }
 
 func (c *Controller) request(name string) []reconcile.Request {
@@ -265,6 +273,11 @@ func (c *Controller) act(ctx context.Context, f Facts, step Step) (reconcile.Res
 		return reconcile.Result{RequeueAfter: 30 * time.Second}, c.deleteNodeClaim(ctx, h.Status.ClaimRef)
 	case StepRelease:
 		return c.release(ctx, f)
+	case StepStop:
+		c.runner.stop(h.Name, "the host is not free any more")
+		return reconcile.Result{}, nil
+	case StepClear:
+		return reconcile.Result{}, c.clearPrewarm(ctx, h)
 	case StepLeave:
 		return c.begin(h, v1beta1.OperationLeave, c.leave)
 	}

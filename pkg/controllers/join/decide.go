@@ -36,6 +36,10 @@ const (
 	StepRelease Step = "Release"
 	// StepLeave runs the leave script.
 	StepLeave Step = "Leave"
+	// StepStop stops what runs on a host for no claim, because it is not free any more.
+	StepStop Step = "Stop"
+	// StepClear takes off a host what a process before this one was doing on it for no claim.
+	StepClear Step = "Clear"
 )
 
 // Life is what is known about a NodeClaim.
@@ -114,6 +118,13 @@ func decideUnclaimed(f Facts) Step {
 		return StepHeal
 	case v1beta1.HostLeaving:
 		return StepLeave
+	}
+	free, _ := host.Claimable(h)
+	switch prewarms := f.Running == v1beta1.OperationInstall; {
+	case prewarms && !free:
+		return StepStop
+	case !prewarms && host.Prewarming(h):
+		return StepClear
 	}
 	if controllerutil.ContainsFinalizer(h, v1beta1.HostFinalizer) && !host.LeavePending(h) {
 		return StepUnhold

@@ -66,11 +66,15 @@ func (c *Controller) run(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHo
 		return err
 	}
 	started := c.Clock.Now()
+	claim := string(claimUID(h))
+	if claim == "" && phase == profile.Install {
+		claim = ssh.NoClaim
+	}
 	result, err := conn.Run(ctx, ssh.Script{
 		Verified: proof,
 		Phase:    string(phase), Body: rendered.Body, Env: rendered.Env, Timeout: rendered.Timeout,
 		Owner: &ssh.Owner{
-			Cluster: c.ClusterUID, Instance: c.Instance, Host: string(h.UID), Claim: string(claimUID(h)), Epoch: c.recorded(h).Status.ClaimEpoch,
+			Cluster: c.ClusterUID, Instance: c.Instance, Host: string(h.UID), Claim: claim, Epoch: c.epoch(h),
 			TakeOver: h.Annotations[v1beta1.TakeOverAnnotation],
 		},
 	}, ssh.Redact(redactor.Writer))
@@ -83,6 +87,15 @@ func (c *Controller) run(ctx context.Context, conn ssh.Session, h *v1beta1.SSHHo
 		metrics.PhaseFailures.WithLabelValues(string(phase), string(f.Blame), f.Reason).Inc()
 	}
 	return err
+}
+
+// epoch is the newest one of the claim that an operation runs for. One that runs for no claim keeps its own: the newest may be that of a claim
+// which has come since, and whose work it must not pass for.
+func (c *Controller) epoch(h *v1beta1.SSHHost) int64 {
+	if h.Status.ClaimRef == nil && h.Status.State == v1beta1.HostAvailable {
+		return h.Status.ClaimEpoch
+	}
+	return c.recorded(h).Status.ClaimEpoch
 }
 
 // exitTemporary is the exit status by which a script says that it may succeed later on the same machine: EX_TEMPFAIL of sysexits.h.

@@ -67,6 +67,8 @@ func stageOf(h *v1beta1.SSHHost, now time.Time) stage {
 		return unpark
 	case resting:
 		return park
+	case host.Prewarming(h):
+		return leaveAlone
 	case !h.DeletionTimestamp.IsZero() && !host.LeavePending(h):
 		return leaveAlone // its machine has nothing to undo
 	}

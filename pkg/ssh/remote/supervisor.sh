@@ -284,7 +284,7 @@ k_main() {
 		k_finish "stopped $reason"
 	fi
 	if [[ -n $k_host ]]; then
-		[[ $k_phase == leave && $code == 0 ]] && rm -f -- "$k_dir/owner"
+		[[ $k_phase == leave && $code == 0 || $k_claim_uid == none ]] && rm -f -- "$k_dir/owner"
 		: >"$k_dir/run"
 	fi
 	k_finish "exit $code" "$code"
