@@ -1,6 +1,8 @@
 package v1beta1
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,6 +77,8 @@ const (
 	ReasonClockSkewed          = "ClockSkewed"
 	ReasonClockInSync          = "ClockInSync"
 	ReasonNodeRegistered       = "NodeRegistered"
+	ReasonAdoptAmbiguous       = "AdoptAmbiguous"
+	ReasonAdoptFailed          = "AdoptFailed"
 	ReasonAwaitingRegistration = "AwaitingRegistration"
 	ReasonLeft                 = "Left"
 	ReasonBackoff              = "Backoff"
@@ -368,6 +372,11 @@ type SSHHostStatus struct {
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
 
+	// adopted is the identity that an agent on the machine gave its Node last. It is kept when a claim ends: an agent such as nodeadm
+	// gives a machine the same identity again. Set only where providerIDSource is Adopt.
+	// +optional
+	Adopted *AdoptedIdentity `json:"adopted,omitempty"`
+
 	// hostKeyFingerprint is the host key seen first, `SHA256:<43 characters>`, required from then on where nothing is pinned.
 	// +optional
 	HostKeyFingerprint string `json:"hostKeyFingerprint,omitempty"`
@@ -432,6 +441,19 @@ type SSHHost struct {
 	Status SSHHostStatus `json:"status,omitzero"`
 }
 
+// AdoptedIdentity is what an agent on the machine named its Node.
+type AdoptedIdentity struct {
+	// providerID of the Node, such as eks-hybrid:///region/cluster/mi-0123. Never one of the scheme kpssh://.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	ProviderID string `json:"providerID"`
+
+	// nodeName is the Node's name; empty if it is not known.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
+}
+
 // SSHHostList is a list of SSHHosts.
 // +kubebuilder:object:root=true
 type SSHHostList struct {
@@ -459,6 +481,18 @@ func (h *SSHHost) EffectiveProviderID() string {
 		return h.Status.ProviderID
 	}
 	return h.StaticProviderID()
+}
+
+// ProviderIDs are all by which Nodes of the host's machine may be known: the static one, the present one and the remembered one, each once.
+func (h *SSHHost) ProviderIDs() []string {
+	ids := []string{h.StaticProviderID()}
+	if id := h.Status.ProviderID; id != "" && id != ids[0] {
+		ids = append(ids, id)
+	}
+	if h.Status.Adopted != nil && !slices.Contains(ids, h.Status.Adopted.ProviderID) {
+		ids = append(ids, h.Status.Adopted.ProviderID)
+	}
+	return ids
 }
 
 // NodeIP is the address that the Node is expected to report: nodeAddress, else address.

@@ -76,7 +76,6 @@ const (
 	ReasonJoinSecretNotFound = "JoinSecretNotFound"
 	ReasonJoinSecretInvalid  = "JoinSecretInvalid"
 	ReasonClusterUnknown     = "ClusterUnknown"
-	ReasonFieldUnsupported   = "FieldUnsupported"
 	ReasonDeleting           = "Deleting"
 )
 

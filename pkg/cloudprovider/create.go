@@ -56,6 +56,7 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 	lingering := ""
 	claimed, err := c.hosts.Claim(ctx, host.ClaimRequest{
 		Name: nodeClaim.Name, UID: nodeClaim.UID, NodeClass: class.Name, Marker: c.marker(ctx, class), Candidates: candidates,
+		Adopt: class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt,
 		Refuse: func(h *v1beta1.SSHHost) (bool, error) {
 			former, err := c.formerOf(ctx, h, nodeClaim)
 			if former != "" {
@@ -83,22 +84,24 @@ func (c *CloudProvider) Create(ctx context.Context, nodeClaim *karpv1.NodeClaim)
 // provider ID, which is the host's: ending the former NodeClaim, it would delete the Node that the host registers for its next one; ending
 // the former Node, the next NodeClaim; and with both Nodes there, it registers neither.
 func (c *CloudProvider) formerOf(ctx context.Context, h *v1beta1.SSHHost, nodeClaim *karpv1.NodeClaim) (string, error) {
-	named := &karpv1.NodeClaimList{}
-	if err := c.kube.List(ctx, named, client.MatchingFields{"status.providerID": h.StaticProviderID()}); err != nil {
-		return "", fmt.Errorf("listing the NodeClaims of SSHHost %s: %w", h.Name, err)
-	}
-	for index := range named.Items {
-		if named.Items[index].UID != nodeClaim.UID {
-			return "NodeClaim " + named.Items[index].Name, nil
+	for _, id := range h.ProviderIDs() {
+		named := &karpv1.NodeClaimList{}
+		if err := c.kube.List(ctx, named, client.MatchingFields{"status.providerID": id}); err != nil {
+			return "", fmt.Errorf("listing the NodeClaims of SSHHost %s: %w", h.Name, err)
 		}
-	}
-	nodes := &corev1.NodeList{}
-	if err := c.kube.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.StaticProviderID()}); err != nil {
-		return "", fmt.Errorf("listing the Nodes of SSHHost %s: %w", h.Name, err)
-	}
-	for index := range nodes.Items {
-		if nodes.Items[index].Name != nodeClaim.Name {
-			return "Node " + nodes.Items[index].Name, nil
+		for index := range named.Items {
+			if named.Items[index].UID != nodeClaim.UID {
+				return "NodeClaim " + named.Items[index].Name, nil
+			}
+		}
+		nodes := &corev1.NodeList{}
+		if err := c.kube.List(ctx, nodes, client.MatchingFields{"spec.providerID": id}); err != nil {
+			return "", fmt.Errorf("listing the Nodes of SSHHost %s: %w", h.Name, err)
+		}
+		for index := range nodes.Items {
+			if nodes.Items[index].Name != nodeClaim.Name {
+				return "Node " + nodes.Items[index].Name, nil
+			}
 		}
 	}
 	return "", nil

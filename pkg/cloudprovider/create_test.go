@@ -262,6 +262,31 @@ func TestAdoptedIdentityIsReturnedIfKnown(t *testing.T) {
 	g.Expect(created.Status.ProviderID).To(Equal("kpssh://pool/b"), "the static ID until the Node appears")
 }
 
+func TestRememberedIdentityIsReturnedWhereItIsAdopted(t *testing.T) {
+	for source, want := range map[v1beta1.ProviderIDSource]string{v1beta1.ProviderIDAdopt: "eks-hybrid:///mi-0123", v1beta1.ProviderIDStatic: "kpssh://pool/a"} {
+		g := NewWithT(t)
+		class := webClass(func(c *v1beta1.SSHNodeClass) { c.Spec.ProviderIDSource = source })
+		e := newEnv(t, class, freeHost("a", func(h *v1beta1.SSHHost) {
+			h.Status.Adopted = &v1beta1.AdoptedIdentity{ProviderID: "eks-hybrid:///mi-0123"}
+		}))
+		created, err := e.Create(t.Context(), claim("c"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(created.Status.ProviderID).To(Equal(want), string(source))
+		for _, id := range []string{want, "kpssh://pool/a"} {
+			got, err := e.Get(t.Context(), id)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(got.Name).To(Equal("c"))
+		}
+		listed, err := e.List(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		ids := map[string]bool{}
+		for _, nodeClaim := range listed {
+			ids[nodeClaim.Status.ProviderID] = true
+		}
+		g.Expect(ids).To(And(HaveKey(want), HaveKey("kpssh://pool/a")), "to karpenter's garbage collection both stand for the machine")
+	}
+}
+
 // D16, section 3 #13: the cache has not shown the claim's own host yet, and there is another free one.
 func TestD16OneClaimOneHostOnALaggingCache(t *testing.T) {
 	g := NewWithT(t)

@@ -39,7 +39,7 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.Nod
 	return c.nodeClaimOf(h, class), nil
 }
 
-// List implements karpenter's CloudProvider: every claimed host of the pool namespace, or an error. Karpenter deletes the NodeClaims
+// List implements karpenter's CloudProvider: every claimed host of the pool namespace, one whose identity was adopted by both its IDs, or an error. Karpenter deletes the NodeClaims
 // of NotReady nodes that are not in it.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	if !c.hosts.Synced() {
@@ -58,7 +58,14 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 			}
 			classes[h.Status.ClaimRef.NodeClass] = class
 		}
-		nodeClaims = append(nodeClaims, c.nodeClaimOf(h, class))
+		nodeClaim := c.nodeClaimOf(h, class)
+		if static := h.StaticProviderID(); nodeClaim.Status.ProviderID != static {
+			// Its NodeClaim may have the provisional ID still: to karpenter, a registered one whose ID is not listed has no machine.
+			provisional := nodeClaim.DeepCopy()
+			provisional.Status.ProviderID = static
+			nodeClaims = append(nodeClaims, provisional)
+		}
+		nodeClaims = append(nodeClaims, nodeClaim)
 	}
 	return nodeClaims, nil
 }

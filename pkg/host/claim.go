@@ -38,6 +38,8 @@ type ClaimRequest struct {
 	NodeClass string
 	// Marker of the wanted profile, `<profile>@<version>`: hosts that have it installed are preferred.
 	Marker string
+	// Adopt gives a host back the provider ID that an agent on its machine gave its Node before, if one is remembered.
+	Adopt bool
 	// Candidates in order of preference, cheapest first.
 	Candidates []Candidate
 	// Refuse is asked about each host before it is claimed; nil refuses none.
@@ -96,6 +98,9 @@ func (i *Inventory) take(ctx context.Context, name string, r ClaimRequest, insta
 			return errTaken
 		}
 		MarkClaimed(h, v1beta1.ClaimReference{Name: r.Name, UID: r.UID, NodeClass: r.NodeClass, InstanceType: instanceType}, i.clock.Now())
+		if r.Adopt && h.Status.Adopted != nil {
+			h.Status.ProviderID = h.Status.Adopted.ProviderID
+		}
 		return nil
 	})
 	if apierrors.IsNotFound(err) {

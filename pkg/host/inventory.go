@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -256,6 +257,9 @@ func (i *Inventory) ByProviderID(id string) *v1beta1.SSHHost {
 	defer i.mu.RUnlock()
 	if name, found := i.byProvider[id]; found {
 		return i.hosts[name]
+	}
+	if !strings.HasPrefix(id, v1beta1.ProviderIDScheme) {
+		return nil
 	}
 	for _, h := range i.hosts { // an adopted host still answers to its static ID
 		if h.StaticProviderID() == id {

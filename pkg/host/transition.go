@@ -1,6 +1,7 @@
 package host
 
 import (
+	"strings"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -68,6 +69,11 @@ func MarkJoined(h *v1beta1.SSHHost, providerID string, now time.Time) {
 	SetCondition(h, now, v1beta1.ConditionJoined, metav1.ConditionFalse, v1beta1.ReasonAwaitingRegistration, "the join script succeeded; waiting for the Node to appear")
 }
 
+// MarkAdopted records which Node an agent on the machine made, for this claim and for those to come.
+func MarkAdopted(h *v1beta1.SSHHost, identity v1beta1.AdoptedIdentity) {
+	h.Status.ProviderID, h.Status.Adopted = identity.ProviderID, &identity
+}
+
 // MarkRegistered records that the Node appeared and the bootstrap token is gone.
 func MarkRegistered(h *v1beta1.SSHHost, node string, now time.Time) {
 	h.Status.BootstrapTokenID = ""
@@ -109,6 +115,9 @@ func MarkReleased(h *v1beta1.SSHHost, r Release, now time.Time) {
 	h.Status.ClaimRef = nil
 	h.Status.Operation = nil
 	h.Status.BootstrapTokenID = ""
+	if id := h.Status.ProviderID; id != "" && h.Status.Adopted == nil && !strings.HasPrefix(id, v1beta1.ProviderIDScheme) {
+		h.Status.Adopted = &v1beta1.AdoptedIdentity{ProviderID: id} // from a version that did not keep it apart
+	}
 	h.Status.ProviderID = ""
 	if r.State == v1beta1.HostUnhealthy && !r.LeavePending && r.Reason != v1beta1.ReasonQuarantined && HealthOf(h.Status.Failures, now) == Quarantined {
 		r.Reason, r.Message = v1beta1.ReasonQuarantined, Quarantine(h.Status.Failures, r.Message)

@@ -26,6 +26,12 @@ const HomeInstanceLabel = v1beta1.Group + "/home-instance"
 // maskAnnotation is on masked Nodes in memory, and on none on the server, where the guard refuses to write them.
 const maskAnnotation = v1beta1.Group + "/masked"
 
+// Masked tells whether a Node was read through a view that shows it as another provider's: it is another instance's, or nobody's.
+func Masked(n *corev1.Node) bool {
+	_, masked := n.Annotations[maskAnnotation]
+	return masked
+}
+
 // sight is how core sees an object.
 type sight int
 

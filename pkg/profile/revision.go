@@ -41,6 +41,11 @@ type Revision struct {
 // Marker is `<profile>@<version>`, as SSHHost.status.installedProfile records it.
 func (r Revision) Marker() string { return r.Profile + "@" + r.Version }
 
+// UsesBootstrapToken tells whether the join script refers to its bootstrap token. A script that finds it by listing its environment does not.
+func (r Revision) UsesBootstrapToken() bool {
+	return strings.Contains(r.Spec.Scripts.Join, "KPSSH_BOOTSTRAP_TOKEN") || strings.Contains(r.Spec.Scripts.Join, ".BootstrapToken")
+}
+
 // RevisionOf is a profile as it is now.
 func RevisionOf(profile *v1beta1.SSHJoinProfile) Revision {
 	spec := *profile.Spec.DeepCopy()

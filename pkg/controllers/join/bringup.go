@@ -63,7 +63,11 @@ func (c *Controller) abandon(ctx context.Context, h *v1beta1.SSHHost, f *fault.E
 	defer cancel()
 	ref := *h.Status.ClaimRef
 	if claim, err := c.nodeClaim(ctx, &ref); err == nil {
-		c.Recorder.Eventf(claim, h, corev1.EventTypeWarning, v1beta1.ReasonJoinFailed, v1beta1.ReasonJoinFailed, "SSHHost %s: %s: %s", h.Name, f.Reason, clip(f.Error()))
+		reason := v1beta1.ReasonJoinFailed
+		if f.Reason == v1beta1.ReasonAdoptFailed {
+			reason = f.Reason
+		}
+		c.Recorder.Eventf(claim, h, corev1.EventTypeWarning, reason, reason, "SSHHost %s: %s: %s", h.Name, f.Reason, clip(f.Error()))
 	}
 	if err := c.deleteNodeClaim(ctx, &ref); err != nil {
 		return err
@@ -119,6 +123,8 @@ type plan struct {
 	inputs   profile.Inputs
 	profile  *v1beta1.SSHJoinProfile
 	revision profile.Revision
+	// adopt says that an agent on the machine chooses the provider ID.
+	adopt bool
 }
 
 func (c *Controller) join(ctx context.Context, h *v1beta1.SSHHost, attempt int32) error {
@@ -168,7 +174,7 @@ func (c *Controller) plan(ctx context.Context, h *v1beta1.SSHHost) (*plan, error
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{profile: of.profile, revision: of.revision, inputs: of.inputs(h)}
+	p := &plan{adopt: class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt, profile: of.profile, revision: of.revision, inputs: of.inputs(h)}
 	p.inputs.NodeName, p.inputs.NodeLabels, p.inputs.Taints = claim.Name, claim.Labels, claim.Spec.Taints
 	for _, phase := range []profile.Phase{profile.Install, profile.Join} {
 		if _, err := profile.Render(p.revision, phase, p.inputs); err != nil {
@@ -249,17 +255,22 @@ func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.
 	if err := c.Tokens.Delete(ctx, c.recorded(h).Status.BootstrapTokenID); err != nil {
 		return err
 	}
-	id, timeout := bootstrap.NewTokenID(), profile.Timeout(&p.revision.Spec, profile.Join)
+	id, timeout := "", profile.Timeout(&p.revision.Spec, profile.Join)
+	if !p.adopt || p.revision.UsesBootstrapToken() { // an agent such as nodeadm brings credentials of its own
+		id = bootstrap.NewTokenID()
+	}
 	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) {
 		host.MarkJoining(h, p.revision.Marker(), p.revision.Name, id, conn.HostKeyFingerprint(), attempt, now.Add(timeout), now)
 	}); err != nil {
 		return err
 	}
-	token, err := c.Tokens.Mint(ctx, id, h.Status.ClaimRef.Name)
-	if err != nil {
-		return err
+	if id != "" {
+		token, err := c.Tokens.Mint(ctx, id, h.Status.ClaimRef.Name)
+		if err != nil {
+			return err
+		}
+		p.inputs.BootstrapToken = token
 	}
-	p.inputs.BootstrapToken = token
 	rendered, err := profile.Render(p.revision, profile.Join, p.inputs)
 	if err != nil {
 		return err
@@ -268,7 +279,13 @@ func (c *Controller) joinOver(ctx context.Context, conn ssh.Session, h *v1beta1.
 	if err := c.run(ctx, conn, h, p.revision, profile.Join, rendered, p.inputs.Redactor()); err != nil {
 		return err
 	}
-	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) { host.MarkJoined(h, h.StaticProviderID(), now) }); err != nil {
+	if err := c.record(ctx, h, func(h *v1beta1.SSHHost, now time.Time) {
+		providerID := h.StaticProviderID()
+		if p.adopt {
+			providerID = h.EffectiveProviderID() // what is remembered, until the Node says otherwise
+		}
+		host.MarkJoined(h, providerID, now)
+	}); err != nil {
 		return err
 	}
 	if since := h.Status.ClaimRef.ClaimedAt; since != nil { // a claim of the existing provider does not say since when

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +31,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/bootstrap"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
@@ -66,14 +69,20 @@ type Controller struct {
 	runner    *runner
 	names     names
 	readiness readiness
-	woken     chan event.TypedGenericEvent[string]
+	// awaiting are the hosts that wait for a Node whose identity an agent chooses: any new Node may be theirs.
+	awaiting sync.Map
+	// adopting lets one host at a time take over an identity, so that no two take the same.
+	adopting sync.Mutex
+	// lookup resolves a DNS name to IP addresses.
+	lookup func(ctx context.Context, name string) ([]string, error)
+	woken  chan event.TypedGenericEvent[string]
 	// ended tells the Prewarmer, if there is one, that an operation has.
 	ended chan event.TypedGenericEvent[string]
 }
 
 // NewController makes a Controller.
 func NewController(o Options) *Controller {
-	c := &Controller{Options: o, woken: make(chan event.TypedGenericEvent[string], 1024), ended: make(chan event.TypedGenericEvent[string], 1)}
+	c := &Controller{Options: o, lookup: net.DefaultResolver.LookupHost, woken: make(chan event.TypedGenericEvent[string], 1024), ended: make(chan event.TypedGenericEvent[string], 1)}
 	c.runner = newRunner(o.Clock, o.Concurrency, func(name string) {
 		c.woken <- event.TypedGenericEvent[string]{Object: name}
 		select {
@@ -145,14 +154,23 @@ func (c *Controller) hostOfClaim(_ context.Context, o client.Object) []reconcile
 }
 
 func (c *Controller) hostOfNode(_ context.Context, o client.Object) []reconcile.Request {
-	id := o.(*corev1.Node).Spec.ProviderID
-	if !strings.HasPrefix(id, v1beta1.ProviderIDScheme) {
+	node := o.(*corev1.Node)
+	id := node.Spec.ProviderID
+	if id == "" {
 		return nil
 	}
 	if h := c.Inventory.ByProviderID(id); h != nil {
 		return c.request(h.Name)
 	}
-	return nil
+	if strings.HasPrefix(id, v1beta1.ProviderIDScheme) || c.Clock.Since(node.CreationTimestamp.Time) > newNode {
+		return nil // an older one was looked at when the host began to wait
+	}
+	var requests []reconcile.Request
+	c.awaiting.Range(func(name, _ any) bool {
+		requests = append(requests, c.request(name.(string))...)
+		return true
+	})
+	return requests
 }
 
 // Reconcile looks at one host and starts what has to happen next.
@@ -160,6 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("SSHHost", r.Name))
 	h := c.Inventory.Get(r.Name)
 	if h == nil {
+		c.awaiting.Delete(r.Name)
 		c.runner.stop(r.Name, "the SSHHost is gone")
 		c.runner.forget(r.Name)
 		c.readiness.forget(r.Name)
@@ -190,6 +209,9 @@ func (c *Controller) facts(ctx context.Context, h *v1beta1.SSHHost) (Facts, erro
 		f.Running, f.RunningFor = op.kind, op.claim
 	}
 	ref := h.Status.ClaimRef
+	if ref == nil || h.Status.State != v1beta1.HostInUse {
+		c.awaiting.Delete(h.Name)
+	}
 	if ref == nil {
 		return f, nil
 	}
@@ -200,6 +222,11 @@ func (c *Controller) facts(ctx context.Context, h *v1beta1.SSHHost) (Facts, erro
 	if h.Status.State == v1beta1.HostInUse {
 		if f.Registered, f.NameTaken, err = c.registered(ctx, h); err != nil {
 			return f, err
+		}
+		if f.Claim == Alive {
+			if f.Adoption, err = c.adoption(ctx, h, f.Registered); err != nil {
+				return f, err
+			}
 		}
 		if since := apimeta.FindStatusCondition(h.Status.Conditions, v1beta1.ConditionJoined); since != nil {
 			f.Waited = c.Clock.Since(since.LastTransitionTime.Time)
@@ -229,6 +256,16 @@ func (c *Controller) life(ctx context.Context, ref *v1beta1.ClaimReference) (Lif
 // registered tells whether the claim's Node exists, and whether its name is that of a Node of another instance instead. Such a Node is never
 // touched; the machine leaves.
 func (c *Controller) registered(ctx context.Context, h *v1beta1.SSHHost) (registered, taken bool, err error) {
+	if id := h.EffectiveProviderID(); id != h.StaticProviderID() { // an agent chose it, and the Node's name perhaps
+		nodes := &corev1.NodeList{}
+		if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": id}); err != nil {
+			return false, false, fmt.Errorf("listing the Nodes with provider ID %s: %w", id, err)
+		}
+		if len(nodes.Items) > 0 && !ownership.Masked(&nodes.Items[0]) {
+			c.readiness.observe(h.Name, h.Status.ClaimRef, &nodes.Items[0])
+			return true, false, nil
+		}
+	}
 	node := &corev1.Node{}
 	err = c.Client.Get(ctx, types.NamespacedName{Name: h.Status.ClaimRef.Name}, node)
 	if apierrors.IsNotFound(err) {
@@ -261,10 +298,12 @@ func (c *Controller) act(ctx context.Context, f Facts, step Step) (reconcile.Res
 		return reconcile.Result{}, c.heal(ctx, h)
 	case StepBringUp:
 		return c.begin(h, v1beta1.OperationJoin, c.bringUp)
+	case StepAdopt:
+		return reconcile.Result{}, c.adopt(ctx, h, f.Adoption)
 	case StepAwaitNode:
 		return c.awaitNode(ctx, f)
 	case StepGiveUp:
-		return reconcile.Result{}, c.giveUp(ctx, h)
+		return reconcile.Result{}, c.giveUp(ctx, f)
 	case StepEndClaim:
 		c.runner.stop(h.Name, "the claim has ended")
 		return reconcile.Result{}, c.Inventory.BeginLeave(ctx, h.Name, h.Status.ClaimRef.UID, h.Status.ClaimRef.Name)

@@ -26,6 +26,8 @@ const (
 	StepBringUp Step = "BringUp"
 	// StepAwaitNode watches for the Node of a join that succeeded.
 	StepAwaitNode Step = "AwaitNode"
+	// StepAdopt takes over the identity that an agent on the machine gave its Node.
+	StepAdopt Step = "Adopt"
 	// StepGiveUp fails a join whose Node did not appear in time, or cannot.
 	StepGiveUp Step = "GiveUp"
 	// StepEndClaim moves a host whose claim has ended to Leaving, and stops what runs for the claim.
@@ -64,6 +66,8 @@ type Facts struct {
 	RunningFor types.UID
 	// Registered is true once the claim's Node exists.
 	Registered bool
+	// Adoption is what the Nodes say about an identity that an agent on the machine chose; zero where none does.
+	Adoption adoption
 	// NameTaken is true if the Node of the claim's name is that of another host, perhaps of another instance.
 	NameTaken bool
 	// Waited is how long the Node has been awaited since the join script succeeded.
@@ -103,6 +107,8 @@ func decide(f Facts) Step {
 		return StepHold
 	case h.Status.State == v1beta1.HostClaimed:
 		return StepBringUp
+	case f.Adoption.pending:
+		return StepAdopt
 	case f.Registered && h.Status.BootstrapTokenID == "" && joined(h):
 		return StepNothing
 	case !f.Registered && !joined(h) && (f.NameTaken || f.Waited >= registrationTimeout):

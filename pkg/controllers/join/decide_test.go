@@ -64,8 +64,12 @@ func TestDecide(t *testing.T) {
 		"a joined host awaits its Node":                                         {Facts{Host: in(v1beta1.HostInUse, claimed, held, token)}, StepAwaitNode},
 		"and drops the token when it is there":                                  {Facts{Host: in(v1beta1.HostInUse, claimed, held, token), Registered: true}, StepAwaitNode},
 		"and then rests":                                                        {Facts{Host: in(v1beta1.HostInUse, claimed, held, registeredNode), Registered: true}, StepNothing},
-		"a Node that does not come fails the join":                              {Facts{Host: in(v1beta1.HostInUse, claimed, held, token), Waited: registrationTimeout}, StepGiveUp},
-		"a Node that went later is karpenter's business":                        {Facts{Host: in(v1beta1.HostInUse, claimed, held, registeredNode), Waited: time.Hour}, StepAwaitNode},
+		"an identity that an agent chose is taken over before anything rests on it": {
+			Facts{Host: in(v1beta1.HostInUse, claimed, held), Adoption: adoption{wanted: true, pending: true}, Waited: time.Hour}, StepAdopt},
+		"a NodeClaim that is behind its host's identity follows": {
+			Facts{Host: in(v1beta1.HostInUse, claimed, held, registeredNode), Registered: true, Adoption: adoption{pending: true}}, StepAdopt},
+		"a Node that does not come fails the join":       {Facts{Host: in(v1beta1.HostInUse, claimed, held, token), Waited: registrationTimeout}, StepGiveUp},
+		"a Node that went later is karpenter's business": {Facts{Host: in(v1beta1.HostInUse, claimed, held, registeredNode), Waited: time.Hour}, StepAwaitNode},
 		// Ending.
 		"section 3 #40: a NodeClaim deleted in mid-install ends the claim":              {Facts{Host: in(v1beta1.HostClaimed, claimed, held), Claim: Deleting}, StepEndClaim},
 		"a NodeClaim deleted in use is drained by karpenter":                            {Facts{Host: in(v1beta1.HostInUse, claimed, held), Claim: Deleting}, StepNothing},

@@ -150,7 +150,7 @@ func (l *lab) newAPI(objects ...client.Object) client.WithWatch {
 		defer l.mu.Unlock()
 		l.writes = append(l.writes, fmt.Sprintf("%s %T", verb, o))
 	}
-	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.SSHHost{}, &v1beta1.SSHNodeClass{}).
+	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.SSHHost{}, &v1beta1.SSHNodeClass{}, &karpv1.NodeClaim{}).
 		WithIndex(&v1beta1.SSHHost{}, "status.claimRef.uid", func(o client.Object) []string {
 			if ref := o.(*v1beta1.SSHHost).Status.ClaimRef; ref != nil {
 				return []string{string(ref.UID)}

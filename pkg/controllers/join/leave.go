@@ -151,7 +151,7 @@ const (
 // zombie tells whether a host that leaves was found in the cluster by a probe, with no claim to explain it.
 func zombie(h *v1beta1.SSHHost) bool { return h.Status.ClaimRef == nil && !host.LeavePending(h) }
 
-// deleteNode deletes the Node that this host's machine registered: the one that carries this host's provider ID, and no other. Karpenter
+// deleteNode deletes the Node that this host's machine registered: the one that carries a provider ID of this host, and no other. Karpenter
 // has done so already, unless its NodeClaim went before it was known to be registered, or a kubelet registered again while it left. One
 // whose class has become another instance's is nobody's, and is left for a person to delete.
 func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
@@ -175,12 +175,17 @@ func (c *Controller) deleteNode(ctx context.Context, h *v1beta1.SSHHost) error {
 	return nil
 }
 
-// nodesOf are the Nodes with the host's provider ID. The cache may not show yet what registered just before the machine left, and nobody looks
+// nodesOf are the Nodes with one of the host's provider IDs. The cache may not show yet what registered just before the machine left, and nobody looks
 // for it later: the Node of the claim's name is read from the API server.
 func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.Node, error) {
 	nodes := &corev1.NodeList{}
-	if err := c.Client.List(ctx, nodes, client.MatchingFields{"spec.providerID": h.EffectiveProviderID()}); err != nil {
-		return nil, err
+	ids := h.ProviderIDs()
+	for _, id := range ids {
+		some := &corev1.NodeList{}
+		if err := c.Client.List(ctx, some, client.MatchingFields{"spec.providerID": id}); err != nil {
+			return nil, err
+		}
+		nodes.Items = append(nodes.Items, some.Items...)
 	}
 	ref := h.Status.ClaimRef
 	if ref == nil || slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == ref.Name }) {
@@ -188,7 +193,7 @@ func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.
 	}
 	node := &corev1.Node{}
 	err := c.Live.Get(ctx, types.NamespacedName{Name: ref.Name}, node)
-	if err == nil && node.Spec.ProviderID == h.EffectiveProviderID() {
+	if err == nil && slices.Contains(ids, node.Spec.ProviderID) {
 		nodes.Items = append(nodes.Items, *node)
 	}
 	return nodes.Items, client.IgnoreNotFound(err)

@@ -25,6 +25,9 @@ import (
 func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, error) {
 	h := f.Host
 	if !f.Registered {
+		if err := c.tellAmbiguous(ctx, h, f.Adoption); err != nil {
+			return reconcile.Result{}, err
+		}
 		return reconcile.Result{RequeueAfter: max(time.Second, registrationTimeout-f.Waited)}, nil // or sooner, when the Node appears
 	}
 	if id := h.Status.BootstrapTokenID; id != "" {
@@ -36,19 +39,19 @@ func (c *Controller) awaitNode(ctx context.Context, f Facts) (reconcile.Result, 
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	ref := *h.Status.ClaimRef
+	ref, name := *h.Status.ClaimRef, nodeName(h)
 	_, err = c.Inventory.Update(ctx, h.Name, func(h *v1beta1.SSHHost) error {
 		if !host.Holds(h, ref.UID) || h.Status.State != v1beta1.HostInUse {
 			return host.ErrFenced
 		}
 		h.Status.InstalledRevision = cmp.Or(h.Status.InstalledRevision, revision)
-		host.MarkRegistered(h, ref.Name, c.Clock.Now())
+		host.MarkRegistered(h, name, c.Clock.Now())
 		return nil
 	})
 	if err == nil {
 		metrics.Operations.WithLabelValues(metrics.OperationRegister, metrics.Success).Inc()
 		c.readiness.expect(h.Name, ref.UID)
-		c.event(h, corev1.EventTypeNormal, "NodeRegistered", "Node %s has joined the cluster", ref.Name)
+		c.event(h, corev1.EventTypeNormal, "NodeRegistered", "Node %s has joined the cluster", name)
 	}
 	return reconcile.Result{}, err
 }
@@ -115,8 +118,12 @@ func (c *Controller) overtaken(ctx context.Context, h *v1beta1.SSHHost) *fault.E
 }
 
 // giveUp fails a join whose Node did not appear. Where nobody approves certificates, no host is to blame.
-func (c *Controller) giveUp(ctx context.Context, h *v1beta1.SSHHost) error {
+func (c *Controller) giveUp(ctx context.Context, facts Facts) error {
+	h := facts.Host
 	f := c.unregistered(ctx, h)
+	if facts.Adoption.wanted && f.Reason != v1beta1.ReasonNodeNameInUse {
+		f = notAdopted(h, facts.Adoption)
+	}
 	countFailure(metrics.OperationRegister, f)
 	release := host.Release{State: v1beta1.HostUnhealthy, Reason: f.Reason, Message: f.Message, Failed: f.Blame == fault.Host, Blamed: f.Blame == fault.Host}
 	if f.Reason == v1beta1.ReasonNodeNameInUse {

@@ -134,9 +134,6 @@ func (c *Controller) surroundings(ctx context.Context, class *v1beta1.SSHNodeCla
 
 // judge says what is wrong with a class, the cause that a person would mend first; empty if nothing is.
 func (c *Controller) judge(class *v1beta1.SSHNodeClass, around surroundings, hosts int) (reason, message string) {
-	if field := unsupported(class); field != "" {
-		return v1beta1.ReasonFieldUnsupported, field + " is not supported yet, though the API accepts it for the manifests of the existing provider: take it away, and no machine is brought in without what it asks for"
-	}
 	if around.profile == nil {
 		return v1beta1.ReasonProfileNotFound, fmt.Sprintf("SSHJoinProfile %q does not exist: create it, or correct spec.joinProfileRef", class.Spec.JoinProfileRef.Name)
 	}
@@ -171,14 +168,6 @@ func (c *Controller) profileGoes(p *v1beta1.SSHJoinProfile) string {
 	return fmt.Sprintf("SSHJoinProfile %q is being deleted%s: name another one in spec.joinProfileRef, or create it again when it is gone", p.Name, waits)
 }
 
-// unsupported names a field whose wish nothing here fulfils. A node that came all the same would never be one that its pods can use.
-func unsupported(class *v1beta1.SSHNodeClass) string {
-	if class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt {
-		return "spec.providerIDSource: Adopt"
-	}
-	return ""
-}
-
 // rehearse renders the scripts with everything but a machine, so that what cannot be rendered is reported here, once, and not
 // by each join.
 func rehearse(class *v1beta1.SSHNodeClass, around surroundings) error {
@@ -186,6 +175,9 @@ func rehearse(class *v1beta1.SSHNodeClass, around surroundings) error {
 		ClusterEndpoint: around.cluster.Endpoint, ClusterCA: around.cluster.CA,
 		BootstrapToken: "abcdef.0123456789abcdef", NodeName: "node", HostAddress: "192.0.2.1",
 		ProviderID: v1beta1.ProviderIDScheme + "namespace/node", Vars: class.Spec.Vars,
+	}
+	if class.Spec.ProviderIDSource == v1beta1.ProviderIDAdopt {
+		in.ProviderID = ""
 	}
 	if around.secret != nil {
 		in.Secrets = around.secret.Data

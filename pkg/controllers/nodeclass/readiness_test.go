@@ -196,7 +196,7 @@ func TestReadyNamesWhatIsWrongAndWhatToDo(t *testing.T) {
 			objects: []client.Object{aProfile(), h, aSecret(pool, map[string][]byte{"a-b": []byte("hunter2hunter2"), "a.b": []byte("hunter2hunter2")})},
 			reason:  v1beta1.ReasonJoinSecretInvalid, says: "a-b", hosts: 1, free: 1},
 		{name: "provider IDs that an agent chooses", class: func(c *v1beta1.SSHNodeClass) { c.Spec.ProviderIDSource = v1beta1.ProviderIDAdopt }, objects: []client.Object{aProfile(), h},
-			reason: v1beta1.ReasonFieldUnsupported, says: "providerIDSource: Adopt", hosts: 1, free: 1},
+			hosts: 1, free: 1},
 		{name: "cluster unknown", class: func(c *v1beta1.SSHNodeClass) { c.Spec.Cluster = nil }, objects: []client.Object{aProfile(), h},
 			reason: v1beta1.ReasonClusterUnknown, says: "cluster-info", hosts: 1, free: 1},
 	} {

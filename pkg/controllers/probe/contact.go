@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samber/lo"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -117,10 +116,10 @@ func (c *Controller) lookUp(ctx context.Context, h *v1beta1.SSHHost, o *observat
 	return err
 }
 
-// nodesOf is the Nodes with the host's provider ID, as a cache shows them.
+// nodesOf is the Nodes with one of the host's provider IDs, as a cache shows them.
 func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.Node, error) {
 	var found []corev1.Node
-	for _, id := range lo.Uniq(lo.Compact([]string{h.StaticProviderID(), h.Status.ProviderID})) {
+	for _, id := range h.ProviderIDs() {
 		nodes := &corev1.NodeList{}
 		if err := c.Nodes.List(ctx, nodes, client.MatchingFields{"spec.providerID": id}); err != nil {
 			return nil, err
