@@ -136,6 +136,11 @@ func MarkReleased(h *v1beta1.SSHHost, r Release, now time.Time) {
 	}
 }
 
+// MarkLeaveOvertaken ends a leave that is pending for a machine which somebody else owns by now.
+func MarkLeaveOvertaken(h *v1beta1.SSHHost) {
+	apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionLeavePending)
+}
+
 // MarkUnhealthy parks an unclaimed host, with a reason and a message that says what to do.
 func MarkUnhealthy(h *v1beta1.SSHHost, reason, message string, now time.Time) {
 	h.Status.State = v1beta1.HostUnhealthy

@@ -294,9 +294,12 @@ func TestTheNetworkPolicyOpensEverySSHPort(t *testing.T) {
 			for _, rule := range egress {
 				ports, _, _ := unstructured.NestedSlice(rule.(map[string]any), "ports")
 				for _, port := range ports {
-					number, _, _ := unstructured.NestedInt64(port.(map[string]any), "port")
+					number, _, err := unstructured.NestedNumberAsFloat64(port.(map[string]any), "port")
+					if err != nil {
+						t.Fatal(err)
+					}
 					if number != 53 && number != 443 && number != 6443 {
-						got = append(got, number)
+						got = append(got, int64(number))
 					}
 				}
 			}

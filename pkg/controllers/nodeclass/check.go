@@ -50,36 +50,15 @@ func (p *profileCheck) condition() status.Condition {
 	}
 }
 
-// tell puts the condition into a class's status, and reports whether that changed anything. Nil changes nothing: the profile was not looked
-// at. It does so by hand because a ConditionSet answers every condition by making Ready anew.
+// tell puts the condition into a class's status, and reports whether that changed anything. Nil changes nothing: the profile was not looked at.
 func (p *profileCheck) tell(class *v1beta1.SSHNodeClass, clk clock.Clock) bool {
-	if p == nil {
+	switch {
+	case p == nil:
 		return false
+	case p.profile == "":
+		return class.DropCondition(v1beta1.ConditionProfileChecked)
 	}
-	conditions := slices.Clone(class.Status.Conditions)
-	at := slices.IndexFunc(conditions, func(c status.Condition) bool { return c.Type == v1beta1.ConditionProfileChecked })
-	if p.profile == "" {
-		if at >= 0 {
-			class.Status.Conditions = slices.Delete(conditions, at, at+1)
-		}
-		return at >= 0
-	}
-	condition := p.condition()
-	condition.ObservedGeneration = class.Generation
-	condition.LastTransitionTime = metav1.NewTime(clk.Now())
-	if at < 0 {
-		class.Status.Conditions = append([]status.Condition{condition}, conditions...) // Ready is last, for kubectl
-		return true
-	}
-	if conditions[at].Status == condition.Status {
-		condition.LastTransitionTime = conditions[at].LastTransitionTime
-	}
-	if conditions[at] == condition {
-		return false
-	}
-	conditions[at] = condition
-	class.Status.Conditions = conditions
-	return true
+	return class.TellCondition(p.condition(), clk.Now())
 }
 
 // announce makes an event of each rule that has findings, when what is said has changed between two states of a class.

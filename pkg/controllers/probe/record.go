@@ -127,6 +127,11 @@ func recordFacts(h *v1beta1.SSHHost, o observation, v verdict, now time.Time) []
 
 	if v.reason == v1beta1.ReasonHostOwnedElsewhere {
 		host.SetCondition(h, now, v1beta1.ConditionOwnedElsewhere, metav1.ConditionTrue, v1beta1.ReasonHostOwnedElsewhere, v.message)
+		if owner := readOwner(o.facts.owner); host.LeavePending(h) && owner.Cluster != "" && owner.Host != "" {
+			// A machine gets another owner when it has left the one before, though the one before never heard of it, or when a person said so.
+			host.MarkLeaveOvertaken(h)
+			news = append(news, happening{false, eventLeaveOvertaken, "the machine has another owner since, so there is nothing left here to undo: " + owner.String()})
+		}
 	} else {
 		apimeta.RemoveStatusCondition(&h.Status.Conditions, v1beta1.ConditionOwnedElsewhere)
 	}

@@ -48,6 +48,7 @@ const (
 	eventZombieKubelet   = "ZombieKubelet"
 	eventLeaveResumed    = "LeaveResumed"
 	eventNodeLeftOver    = "NodeLeftOver"
+	eventLeaveOvertaken  = "LeaveOvertaken"
 	eventProbeRecovered  = "ProbeRecovered"
 	eventCapacityDrift   = "CapacityDrift"
 	eventHostKeyRecorded = "HostKeyRecorded"

@@ -162,6 +162,7 @@ func TestRecord(t *testing.T) {
 	wrongKey := func(o *observation) {
 		*o = observation{err: fault.New(fault.Host, v1beta1.ReasonHostKeyMismatch, nil, "SHA256:one, not SHA256:two")}
 	}
+	taken := func(owner string) func(*observation) { return func(o *observation) { o.facts.owner = owner } }
 	rogue := func(o *observation) { o.facts.units = units("active/enabled") }
 	late := func(d time.Duration) func(*observation) { return func(o *observation) { o.skew = d } }
 	size := func(cpu, memory string) edit {
@@ -195,6 +196,13 @@ func TestRecord(t *testing.T) {
 			want: func(h *v1beta1.SSHHost) bool {
 				return h.Status.HostKeyFingerprint == "SHA256:two" && h.Status.State == v1beta1.HostUnhealthy && is(h, v1beta1.ConditionHostKeyVerified, metav1.ConditionFalse)
 			}},
+		{name: "L3, found by seeds: another owner has the machine, so no leave is pending any more", host: aHost(unhealthy(v1beta1.ReasonLeaveFailed), installed, leavePending, key("SHA256:one")),
+			seen: seen(taken(reborn)), events: "[Normal LeaveOvertaken Warning HostOwnedElsewhere]",
+			want: func(h *v1beta1.SSHHost) bool {
+				return h.Status.State == v1beta1.HostUnhealthy && !host.LeavePending(h) && is(h, v1beta1.ConditionOwnedElsewhere, metav1.ConditionTrue)
+			}},
+		{name: "an owner file that says nothing leaves a leave pending", host: aHost(unhealthy(v1beta1.ReasonLeaveFailed), installed, leavePending, key("SHA256:one")),
+			seen: seen(taken("garbage")), events: "[Warning HostOwnedElsewhere]", want: host.LeavePending},
 		{name: "goes down", host: aHost(state(v1beta1.HostAvailable), key("SHA256:one"), saw("4", "8Gi")), seen: seen(dead), events: "[Warning ProbeFailed]",
 			want: func(h *v1beta1.SSHHost) bool {
 				return h.Status.State == v1beta1.HostUnhealthy && h.Status.LastProbeError == "no answer" && !h.Status.ObservedCapacity.Cpu().IsZero() &&
