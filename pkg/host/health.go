@@ -30,13 +30,13 @@ var quarantines = []time.Duration{10 * time.Minute, 30 * time.Minute, 2 * time.H
 type Health int
 
 const (
-	// Sound: nothing is held against it.
+	// Sound means that nothing is held against it.
 	Sound Health = iota
-	// Doubtful: it failed lately; it is offered after those that did not.
+	// Doubtful means that it failed lately; it is offered after those that did not.
 	Doubtful
-	// OnTrial: it was in quarantine; it is offered last, and one more failure puts it back for longer.
+	// OnTrial means that it was in quarantine; it is offered last, and one more failure puts it back for longer.
 	OnTrial
-	// Quarantined: it is not offered.
+	// Quarantined means that it is not offered.
 	Quarantined
 )
 

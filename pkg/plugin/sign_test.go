@@ -333,7 +333,7 @@ func TestSignRefuses(t *testing.T) {
 		"too many days":                  {"", "", []string{"--manifest", "--expires", "99999999d"}, "no number of days"},
 		"no profile":                     {"kind: SSHJoinProfile", "kind: SSHHost", nil, "no SSHJoinProfile"},
 		"no name":                        {`name: "p" # quoted, and deep`, "labels: {}", nil, "has no name"},
-		"a field that nobody knows":      {"  version:", "  versoin: x\n  version:", nil, "versoin"},
+		"a field that nobody knows":      {"  version:", "  vintage: x\n  version:", nil, "vintage"},
 		"signatures in braces":           {"  scripts:", "  signatures: {join: x}\n  scripts:", nil, "lines of its own"},
 		"a weak key":                     {"", "", []string{"-i", b.path("weak")}, "1024 bits"},
 		"no key":                         {"", "", []string{"-i", b.write("nokey", "hello")}, "no private key"},

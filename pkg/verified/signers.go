@@ -15,7 +15,7 @@ import (
 // Principal is whom signers sign for, in allowed_signers files.
 const Principal = "kpssh"
 
-// ReasonSignersInvalid: spec.trustedSigners of an SSHHost cannot be read.
+// ReasonSignersInvalid means that spec.trustedSigners of an SSHHost cannot be read.
 const ReasonSignersInvalid = "SignersInvalid"
 
 // Signers are the keys that may sign what runs on a host.

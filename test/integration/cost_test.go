@@ -97,11 +97,8 @@ const watched = 15 * time.Second
 // heap is what the process holds after a collection: the least of many looks, since all that is kept is in every one of them.
 func (s *scenario) heap() int64 {
 	s.t.Helper()
-	began, least := time.Now(), int64(math.MaxInt64)
-	s.eventually(time.Minute, "the heap was watched", func() (bool, string) {
-		least = min(least, s.heapNow())
-		return time.Since(began) > watched, ""
-	})
+	least := int64(math.MaxInt64)
+	s.throughout(watched, func() { least = min(least, s.heapNow()) })
 	return least
 }
 

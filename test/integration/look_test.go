@@ -35,6 +35,16 @@ func (s *scenario) eventually(within time.Duration, what string, until func() (b
 	}
 }
 
+// throughout looks again and again for a while, so that what must not happen has its chance.
+func (s *scenario) throughout(length time.Duration, look func()) {
+	s.t.Helper()
+	began := time.Now()
+	s.eventually(length+time.Minute, fmt.Sprintf("%s were over", length), func() (bool, string) {
+		look()
+		return time.Since(began) > length, ""
+	})
+}
+
 func (s *scenario) hosts() []v1beta1.SSHHost {
 	s.t.Helper()
 	list := &v1beta1.SSHHostList{}

@@ -36,14 +36,12 @@ func (p *pair) startupTaint() {
 		err := s.api.Get(p.Context(), keyIn("", claims[0].Status.NodeName), node)
 		return err == nil && len(node.Spec.Taints) == 1 && node.Spec.Taints[0].Key == key, fmt.Sprint(err, node.Spec.Taints)
 	})
-	registered := time.Now()
-	s.eventually(time.Minute, "the pod was left two seconds to come too early", func() (bool, string) {
+	s.throughout(2*time.Second, func() {
 		for _, pod := range s.pods() {
 			if pod.Spec.NodeName != "" {
 				p.Fatalf("pod %s runs on a node that is not ready for it", pod.Name)
 			}
 		}
-		return time.Since(registered) > 2*time.Second, ""
 	})
 	agent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: "agent", Labels: map[string]string{"app": "agent"}},
 		Spec: corev1.PodSpec{NodeName: node.Name, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, TerminationGracePeriodSeconds: new(int64),

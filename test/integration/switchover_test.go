@@ -247,8 +247,7 @@ func (p *predecessor) byMachine() []v1beta1.SSHHost {
 // nothingRolls watches for a while.
 func (p *predecessor) nothingRolls(before map[string]nodeLook, sessions []int64) {
 	p.t.Helper()
-	time.Sleep(15 * time.Second)
-	p.unchanged(before)
+	p.throughout(15*time.Second, func() { p.unchanged(before) })
 	for i, machine := range []int{inUse, inUseLarger} {
 		if now := p.machine(machine).Counters().Sessions; now != sessions[i] {
 			p.t.Errorf("%d SSH sessions on a machine in use", now-sessions[i])
@@ -310,8 +309,7 @@ func (p *predecessor) profileEditRollsNothing(before map[string]nodeLook) {
 	if err := p.api.Update(p.t.Context(), edited); err != nil {
 		p.t.Fatal(err)
 	}
-	time.Sleep(5 * time.Second)
-	p.unchanged(before)
+	p.throughout(5*time.Second, func() { p.unchanged(before) })
 }
 
 // anotherNode: a new pod gets a node, from the machine that is installed.

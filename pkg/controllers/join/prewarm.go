@@ -415,31 +415,18 @@ func (p *Prewarmer) progress(class string, c *classContext, change func(*roll)) 
 	}
 }
 
-// tell puts the condition into a class, or takes it out if want is nil. It does not go through the class's ConditionSet, which would set Ready.
+// tell puts the condition into a class, or takes it out if want is nil.
 func (p *Prewarmer) tell(ctx context.Context, class *v1beta1.SSHNodeClass, marker string, want *status.Condition) error {
 	told := class.DeepCopy()
 	told.Status.PrewarmProfile = marker
-	at := slices.IndexFunc(told.Status.Conditions, func(c status.Condition) bool { return c.Type == v1beta1.ConditionPrewarmed })
-	switch {
-	case want == nil && at < 0:
+	changed := class.Status.PrewarmProfile != marker
+	if want == nil {
+		changed = told.DropCondition(v1beta1.ConditionPrewarmed) || changed
+	} else {
+		changed = told.TellCondition(*want, p.Clock.Now()) || changed
+	}
+	if !changed {
 		return nil
-	case want == nil:
-		told.Status.Conditions = slices.Delete(told.Status.Conditions, at, at+1)
-	default:
-		said := *want
-		said.ObservedGeneration, said.LastTransitionTime = class.Generation, metav1.NewTime(p.Clock.Now())
-		if at < 0 {
-			told.Status.Conditions = append([]status.Condition{said}, told.Status.Conditions...) // Ready stays last
-			break
-		}
-		was := told.Status.Conditions[at]
-		if was.Status == said.Status {
-			said.LastTransitionTime = was.LastTransitionTime
-		}
-		if was.Status == said.Status && was.Reason == said.Reason && was.Message == said.Message && class.Status.PrewarmProfile == marker {
-			return nil
-		}
-		told.Status.Conditions[at] = said
 	}
 	return client.IgnoreNotFound(p.Client.Status().Patch(ctx, told, client.MergeFromWithOptions(class, client.MergeFromWithOptimisticLock{})))
 }
