@@ -12,6 +12,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/fault"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/metrics"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 )
 
@@ -134,6 +135,9 @@ func (c *Controller) nodesOf(ctx context.Context, h *v1beta1.SSHHost) ([]corev1.
 func (c *Controller) leftOver(ctx context.Context, nodes []corev1.Node) (string, error) {
 	for index := range nodes {
 		shown := &nodes[index]
+		if !leavable(shown) {
+			continue
+		}
 		node := &corev1.Node{}
 		switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(shown), node); {
 		case apierrors.IsNotFound(err):
@@ -144,4 +148,11 @@ func (c *Controller) leftOver(ctx context.Context, nodes []corev1.Node) (string,
 		}
 	}
 	return "", nil
+}
+
+// leavable tells whether a leave would delete a Node with one of the host's provider IDs. One that names another instance's class, or that has an ID which
+// an agent chose and names no class, is left for a person, and a leave for its sake would be repeated for ever.
+func leavable(node *corev1.Node) bool {
+	_, named := node.Labels[ownership.ClassLabel]
+	return !ownership.Masked(node) && (named || strings.HasPrefix(node.Spec.ProviderID, v1beta1.ProviderIDScheme))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/credentials"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/host"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ssh/sshtest"
 )
@@ -157,6 +158,13 @@ func TestANodeLeftOverLeavesWithItsHost(t *testing.T) {
 	going := func(n *corev1.Node) {
 		n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
 	}
+	others := func(n *corev1.Node) { n.Annotations = map[string]string{v1beta1.Group + "/masked": "true"} } // as a cache shows it
+	agents := func(n *corev1.Node) { n.Spec.ProviderID = "eks-hybrid:///r/c/mi-1" }
+	classed := func(n *corev1.Node) { n.Labels = map[string]string{ownership.ClassLabel: "nc-a"} }
+	adopted := func(h *v1beta1.SSHHost) {
+		installed(h)
+		h.Status.Adopted = &v1beta1.AdoptedIdentity{ProviderID: "eks-hybrid:///r/c/mi-1", NodeName: "n1"}
+	}
 	for name, tc := range map[string]struct {
 		before       edit
 		cached, live []client.Object
@@ -166,6 +174,9 @@ func TestANodeLeftOverLeavesWithItsHost(t *testing.T) {
 		"the machine was never made to join":   {func(*v1beta1.SSHHost) {}, []client.Object{node()}, []client.Object{node()}, v1beta1.HostAvailable},
 		"karpenter is at it":                   {installed, []client.Object{node(going)}, []client.Object{node(going)}, v1beta1.HostAvailable},
 		"it is gone, which no cache shows yet": {installed, []client.Object{node()}, nil, v1beta1.HostAvailable},
+		"another instance's class owns it":     {installed, []client.Object{node(others)}, []client.Object{node()}, v1beta1.HostAvailable},
+		"an agent's Node that names our class": {adopted, []client.Object{node(agents, classed)}, []client.Object{node(agents, classed)}, v1beta1.HostLeaving},
+		"an agent's Node that names no class":  {adopted, []client.Object{node(agents)}, []client.Object{node(agents)}, v1beta1.HostAvailable},
 		"one of its name took its place":       {installed, []client.Object{node()}, []client.Object{node(func(n *corev1.Node) { n.UID = "another" })}, v1beta1.HostAvailable},
 	} {
 		t.Run(name, func(t *testing.T) {
