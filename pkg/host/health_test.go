@@ -163,3 +163,28 @@ func TestAPersonForgives(t *testing.T) {
 		}
 	}
 }
+
+// What failed is remembered as what it was, although the claim has ended meanwhile: karpenter makes the host of a NodeClaim leave that is deleted for it.
+func TestAFailureIsRememberedAsWhatItWas(t *testing.T) {
+	for name, row := range map[string]struct {
+		state v1beta1.HostState
+		runs  v1beta1.OperationType
+		told  v1beta1.OperationType
+		want  v1beta1.OperationType
+	}{
+		"an install":                      {v1beta1.HostClaimed, v1beta1.OperationInstall, "", v1beta1.OperationInstall},
+		"a join":                          {v1beta1.HostClaimed, v1beta1.OperationJoin, "", v1beta1.OperationJoin},
+		"a Node that did not come":        {v1beta1.HostInUse, "", "", v1beta1.OperationJoin},
+		"a leave":                         {v1beta1.HostLeaving, v1beta1.OperationLeave, "", v1beta1.OperationLeave},
+		"an install whose claim is ended": {v1beta1.HostLeaving, "", v1beta1.OperationInstall, v1beta1.OperationInstall},
+	} {
+		h := &v1beta1.SSHHost{Status: v1beta1.SSHHostStatus{State: row.state}}
+		if row.runs != "" {
+			h.Status.Operation = &v1beta1.HostOperation{Type: row.runs}
+		}
+		host.MarkReleased(h, host.Release{State: v1beta1.HostUnhealthy, Reason: "ScriptFailed", Failed: true, Blamed: true, Operation: row.told}, start)
+		if recent := h.Status.Failures.Recent; len(recent) != 1 || recent[0].Operation != row.want {
+			t.Errorf("%s: remembered %+v, want %s", name, recent, row.want)
+		}
+	}
+}

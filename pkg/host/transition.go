@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -102,6 +103,8 @@ type Release struct {
 	Failed bool
 	// Blamed says that the machine itself is to blame, for a failed join or leave: the failure counts towards a quarantine.
 	Blamed bool
+	// Operation is what failed, for a host that is Blamed. Empty: what its status says runs on it, which is of no use once the claim has ended.
+	Operation v1beta1.OperationType
 	// LeavePending keeps the host from being claimed until its leave script ran.
 	LeavePending bool
 	// Blocked keeps the host from being claimed until a probe gets through: what failed lies before the machine.
@@ -189,13 +192,13 @@ func remember(h *v1beta1.SSHHost, r Release, now time.Time) {
 		failures.NotBefore = new(metav1.NewTime(now.Add(pause)))
 	}
 	if r.Blamed {
-		blame(failures, v1beta1.HostFailure{Time: metav1.NewTime(now), Operation: failedOperation(h), Reason: r.Reason}, now)
+		blame(failures, v1beta1.HostFailure{Time: metav1.NewTime(now), Operation: cmp.Or(r.Operation, FailedOperation(h)), Reason: r.Reason}, now)
 	}
 	h.Status.Failures = failures
 }
 
-// failedOperation is what ran on the machine when it failed: a join, if nothing says otherwise.
-func failedOperation(h *v1beta1.SSHHost) v1beta1.OperationType {
+// FailedOperation is what ran on the machine when it failed: a join, if nothing says otherwise.
+func FailedOperation(h *v1beta1.SSHHost) v1beta1.OperationType {
 	switch {
 	case h.Status.State == v1beta1.HostLeaving:
 		return v1beta1.OperationLeave

@@ -62,6 +62,7 @@ func (c *Controller) abandon(ctx context.Context, h *v1beta1.SSHHost, f *fault.E
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	ref := *h.Status.ClaimRef
+	v.release.Operation = host.FailedOperation(c.recorded(h)) // karpenter, told of the end of the NodeClaim, makes the host leave
 	if claim, err := c.nodeClaim(ctx, &ref); err == nil {
 		reason := v1beta1.ReasonJoinFailed
 		if f.Reason == v1beta1.ReasonAdoptFailed {
