@@ -128,7 +128,7 @@ func (c *Controller) ready(ctx context.Context, class *v1beta1.SSHNodeClass) (re
 	if err := c.write(ctx, class, finding); err != nil {
 		return reconcile.Result{}, err
 	}
-	if finding.reason == v1beta1.ReasonClusterUnknown || finding.passing {
+	if finding.reason == v1beta1.ReasonClusterUnknown || finding.passing || finding.rollout.passing() {
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	}
 	return reconcile.Result{}, nil
