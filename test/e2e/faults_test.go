@@ -97,60 +97,7 @@ var _ = Describe("what goes wrong with a machine", Ordered, func() {
 		lives.awaitNoClaims(ctx, faulty)
 		lives.awaitAvailable(ctx, faulty)
 	}, SpecTimeout(6*time.Minute))
-
-	It("host key changed while in use: the node is not disturbed, and the machine leaves when a person trusts the new key", func(ctx SpecContext) {
-		m := lives.machines[faulty]
-		lives.run(ctx, "undisturbed", faulty)
-		p = lives.awaitRunning(ctx, "undisturbed")
-		Expect(m.RotateHostKey(ctx)).To(Succeed())
-		fresh := ssh.FingerprintSHA256(m.HostKey())
-		Consistently(func(g Gomega) {
-			h, err := lives.hostNow(ctx, faulty)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(h.Status.State).To(Equal(v1beta1.HostInUse))
-		}).WithContext(ctx).WithTimeout(6 * time.Second).WithPolling(time.Second).Should(Succeed())
-		lives.awaitNode(ctx, p.Spec.NodeName, corev1.ConditionTrue)
-		lives.end(ctx, p)
-		lives.deleteClaim(ctx, faulty)
-		h := lives.awaitHost(ctx, faulty, "waiting for its leave", func(h *v1beta1.SSHHost) bool {
-			return condition(h, v1beta1.ConditionLeavePending).Status == metav1.ConditionTrue
-		})
-		Expect(condition(h, v1beta1.ConditionLeavePending).Message).To(ContainSubstring(fresh), "a person can compare")
-		lives.update(ctx, h, func() { metav1.SetMetaDataAnnotation(&h.ObjectMeta, v1beta1.TrustHostKeyAnnotation, fresh) })
-		lives.awaitAvailable(ctx, faulty)
-	}, SpecTimeout(5*time.Minute))
-
-	It("kubelet stopped: the node is repaired by another, and its machine leaves", func(ctx SpecContext) {
-		m := lives.machines[faulty]
-		lives.run(ctx, "repaired", faulty)
-		p = lives.awaitRunning(ctx, "repaired")
-		broken := p.Spec.NodeName
-		_, err := m.Exec(ctx, "systemctl stop kubelet")
-		Expect(err).NotTo(HaveOccurred())
-		lives.awaitNode(ctx, broken, corev1.ConditionUnknown)
-		lives.backdateReady(ctx, broken, 11*time.Minute)
-		lives.awaitNoClaims(ctx, faulty)
-		lives.awaitAvailable(ctx, faulty)
-		Expect(lives.timeline.after(time.Time{}, "nodeclaim "+broken+" gone")).NotTo(BeZero())
-	}, SpecTimeout(5*time.Minute))
 })
-
-// backdateReady makes a Node's Ready condition as old as it would be after a while: karpenter repairs what has not been ready for ten minutes.
-func (w *world) backdateReady(ctx context.Context, name string, age time.Duration) {
-	GinkgoHelper()
-	Eventually(func() error {
-		node := &corev1.Node{}
-		if err := w.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-			return err
-		}
-		for index := range node.Status.Conditions {
-			if c := &node.Status.Conditions[index]; c.Type == corev1.NodeReady {
-				c.LastTransitionTime = metav1.NewTime(time.Now().Add(-age))
-			}
-		}
-		return w.client.Status().Update(ctx, node)
-	}).WithContext(ctx).Should(Succeed())
-}
 
 // awaitNode waits until a Node's Ready condition has a status.
 func (w *world) awaitNode(ctx context.Context, name string, status corev1.ConditionStatus) {

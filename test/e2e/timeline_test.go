@@ -99,6 +99,12 @@ func (t *timeline) see(object any) {
 		} else {
 			t.noteChange("host "+o.Name+" operation", "none")
 		}
+	case *v1beta1.SSHNodeClass:
+		for _, c := range o.Status.Conditions {
+			if c.Type == v1beta1.ConditionNodesCurrent {
+				t.noteChange("class "+o.Name+" nodes", c.Reason)
+			}
+		}
 	}
 }
 
