@@ -74,6 +74,7 @@ func TestTwoInstances(t *testing.T) {
 		{"A2, A3: a dead instance loses nothing and finishes what it began", (*pair).deadInstance},
 		{"a NodePool moved to another instance's class leaves its claims where they are, and no error loop", (*pair).movedPool},
 		{"section 3 #35: a startup taint goes when the agent on the node is ready", (*pair).startupTaint},
+		{"section 3 #44: an identity that an agent chose is taken over, kept and given back", (*pair).agentsIdentity},
 		{"A9: a class waits for its claims and its owner", (*pair).classDeletion},
 		{"C1: one owner at a time on one machine", (*pair).handOverOfAMachine},
 		{"A5, C8: a class has the owner it names, whatever the order", (*pair).classOrder},
