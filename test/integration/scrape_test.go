@@ -22,7 +22,7 @@ var seldom = []string{
 	"karpenter_scheduler_queue_depth", "karpenter_scheduler_unschedulable_pods_count",
 	"karpenter_voluntary_disruption_decisions_total", "karpenter_voluntary_disruption_queue_failures_total",
 	"kpssh_node_startup_taint_gate_seconds", // a taint's key is known when it goes
-	"leader_election_master_status", // these processes do without a lease
+	"leader_election_master_status",         // these processes do without a lease
 }
 
 var (
