@@ -372,8 +372,9 @@ func (p *predecessor) nothingIsLeft() {
 	p.deleteClaims()
 	p.eventually(2*time.Minute, "every host is free", func() (bool, string) { return p.settledIn("") })
 	p.remove(p.nodePool)
-	p.kubectl("", "delete", "sshnodeclasses,sshjoinprofiles", "--all", "--timeout=60s")
+	p.kubectl("", "delete", "sshnodeclasses", "--all", "--timeout=60s")
 	p.kubectl("", "delete", "sshhosts", "-A", "--all", "--timeout=60s")
+	p.kubectl("", "delete", "sshjoinprofiles", "--all", "--timeout=60s") // held while a host has one installed
 	if lines := p.errorLines(p.t); len(lines) > 0 {
 		p.t.Errorf("errors in the log:\n%s", strings.Join(lines, "\n"))
 	}
