@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 )
 
 // rollout is how far a class's nodes are behind its profile. Karpenter replaces a node that drifted only when there is a host for its pods; in a full
@@ -30,10 +30,10 @@ type rollout struct {
 
 // rolloutOf compares hosts with the profile that a class names. claims are the class's NodeClaims by name, and whether karpenter has begun to
 // replace or end them.
-func rolloutOf(profile *v1beta1.SSHJoinProfile, hosts []*v1beta1.SSHHost, claims map[string]bool, free int32) rollout {
+func rolloutOf(present *v1beta1.SSHJoinProfile, hosts []*v1beta1.SSHHost, claims map[string]bool, free int32) rollout {
 	r := rollout{free: free}
-	if profile != nil {
-		r.profile = profile.Marker()
+	if present != nil {
+		r.profile = present.Marker()
 	}
 	for _, h := range hosts {
 		if h.Status.State != v1beta1.HostInUse || h.Status.ClaimRef == nil {
@@ -69,7 +69,7 @@ func (r rollout) condition() *status.Condition {
 	if len(r.behind) == 0 {
 		return &status.Condition{Type: v1beta1.ConditionNodesCurrent, Status: metav1.ConditionTrue, Reason: v1beta1.ConditionNodesCurrent}
 	}
-	message := fmt.Sprintf("%d of %d nodes did not join with %s: %s", len(r.behind), r.nodes, r.profile, some(r.behind))
+	message := fmt.Sprintf("%d of %d nodes did not join with %s: %s", len(r.behind), r.nodes, r.profile, profile.Few(r.behind))
 	behind := &status.Condition{Type: v1beta1.ConditionNodesCurrent, Status: metav1.ConditionFalse, Reason: v1beta1.ReasonRolling,
 		Message: message + ". They are replaced as their NodePools' disruption budgets allow"}
 	if r.stuck() {
@@ -77,15 +77,6 @@ func (r rollout) condition() *status.Condition {
 		behind.Message = message + ". A node is replaced when another host is free for its pods, and none is: add a host, or delete a NodeClaim to do without its node for a while"
 	}
 	return behind
-}
-
-// some is a list's beginning.
-func some(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }
 
 // claimed are the NodeClaims of a class by name, as the cache shows them, and whether karpenter has begun to replace or end each.

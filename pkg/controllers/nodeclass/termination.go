@@ -16,6 +16,7 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/ownership"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 )
 
 // settle is how long a class is NotReady before the last look at its NodeClaims: karpenter may be about to create one that it decided on
@@ -114,18 +115,9 @@ func classOf(claim *karpv1.NodeClaim) (string, bool) {
 func waitingFor(claims, nodes []string) string {
 	switch {
 	case len(claims) > 0:
-		return fmt.Sprintf("waiting for the end of NodeClaims that use this class: %s. Delete the NodePools that name it, or these NodeClaims", few(claims))
+		return fmt.Sprintf("waiting for the end of NodeClaims that use this class: %s. Delete the NodePools that name it, or these NodeClaims", profile.Few(claims))
 	case len(nodes) > 0:
-		return fmt.Sprintf("waiting for the end of Nodes that use this class: %s. They have no NodeClaim any more: delete them", few(nodes))
+		return fmt.Sprintf("waiting for the end of Nodes that use this class: %s. They have no NodeClaim any more: delete them", profile.Few(nodes))
 	}
 	return "no NodeClaim uses this class any more"
-}
-
-func few(names []string) string {
-	const shown = 5
-	list := strings.Join(names[:min(len(names), shown)], ", ")
-	if more := len(names) - shown; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
 }
