@@ -3,6 +3,7 @@ package chart_test
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,7 +184,8 @@ func (s server) withoutProviderCRDs(t *testing.T) {
 	s.withoutCRDs(t, crds)
 }
 
-// withoutCRDs deletes CRDs and returns when they are gone, which the API server tries again for, later and later, when something is in its way.
+// withoutCRDs deletes CRDs and returns when they are gone. When the API server has just begun to serve a kind, its own finalizer fails now and then
+// with "storage is (re)initializing", and does not try again for minutes unless the CRD changes.
 func (s server) withoutCRDs(t *testing.T, crds []*apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	for _, crd := range crds {
@@ -192,12 +194,20 @@ func (s server) withoutCRDs(t *testing.T, crds []*apiextensionsv1.CustomResource
 		}
 	}
 	for _, crd := range crds {
+		looks, left := 0, &apiextensionsv1.CustomResourceDefinition{}
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
-			err := s.api.Get(ctx, client.ObjectKeyFromObject(crd), &apiextensionsv1.CustomResourceDefinition{})
-			return err != nil, client.IgnoreNotFound(err)
+			if err := s.api.Get(ctx, client.ObjectKeyFromObject(crd), left); err != nil {
+				return true, client.IgnoreNotFound(err)
+			}
+			if looks++; looks%20 != 0 {
+				return false, nil
+			}
+			again := left.DeepCopy()
+			metav1.SetMetaDataAnnotation(&again.ObjectMeta, "test/looks", strconv.Itoa(looks))
+			return false, client.IgnoreNotFound(s.api.Patch(ctx, again, client.MergeFrom(left)))
 		})
 		if err != nil {
-			t.Fatalf("CRD %s is still there: %v", crd.Name, err)
+			t.Fatalf("CRD %s is still there, deleted at %v: %v\n%+v", crd.Name, left.DeletionTimestamp, err, left.Status.Conditions)
 		}
 	}
 }
